@@ -1,0 +1,538 @@
+/* SPDX-FileCopyrightText: The kvcast authors */
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvcast: KV-cache page allocator and event stream. The whole C ABI.
+ *
+ * Conventions
+ *  1. Names begin with kvc_ (functions, types) or KVC_ (constants). The header
+ *     is C11 and compiles as C and as C++.
+ *  2. Fallible functions return a kvc_status, KVC_OK being 0, and take an
+ *     optional kvc_error* (NULL is allowed) owned by the caller. There is no
+ *     thread-local state and no memory the caller would have to free.
+ *  3. Calls are batch calls: arrays in, arrays out. The function's own status
+ *     speaks of the call as a whole (malformed arrays, out of memory); each
+ *     item has a status of its own in its result. An item that fails leaves
+ *     pages, tree and records as they were and does not stop the others.
+ *  4. Out-parameters come last and are written only on KVC_OK, results[] as
+ *     soon as the arrays themselves are well formed.
+ *  5. Handles (kvc_manager*, kvc_stream*) are owned by the caller until the
+ *     matching _destroy, which accepts NULL. Sequences are 64-bit ids with a
+ *     generation: a stale one is KVC_STALE_HANDLE, never a crash.
+ *  6. Functions that take a kvc_manager* may be called from any thread at any
+ *     time between its create and its destroy. Nothing waits inside the
+ *     library for a device, a subscriber or a drainer.
+ *  7. Config and stats structs begin with struct_size; set it with the _init
+ *     function. Records have fixed-width integers, explicit padding and no
+ *     pointers; their layout never changes within one KVC_ABI_VERSION.
+ *  8. "Borrowed" memory belongs to the library and stays valid until the event
+ *     named with it.
+ *  9. No exception and no longjmp crosses the ABI; there are no callbacks.
+ *
+ * Words (page, block, sequence, record, event, batch) have one meaning each:
+ * a page is a physical slot of KV memory, a block a run of tokens_per_block
+ * tokens with a place in the prefix tree, a sequence one request's view of
+ * both, a record what the sink notes, an event what goes on the wire.
+ */
+#ifndef KVCAST_KVCAST_H_
+#define KVCAST_KVCAST_H_
+
+#include <stdint.h>
+
+#define KVC_VERSION_MAJOR 0
+#define KVC_VERSION_MINOR 1
+#define KVC_VERSION_PATCH 0
+/* Raised whenever a struct's layout or a function's meaning changes. */
+#define KVC_ABI_VERSION 1
+
+#if defined(_WIN32)
+#define KVC_API
+#elif defined(__GNUC__)
+#define KVC_API __attribute__((visibility("default")))
+#else
+#define KVC_API
+#endif
+
+#if defined(__cplusplus)
+#define KVC_NOEXCEPT noexcept
+extern "C" {
+#else
+#define KVC_NOEXCEPT
+#endif
+
+/* ------------------------------------------------------------------ status */
+
+typedef int32_t kvc_status;
+/* The numbers never change. */
+enum {
+  KVC_OK = 0,
+  /* An argument can never be right; the message names it. */
+  KVC_INVALID_ARGUMENT = 1,
+  /* The call does not fit the object's state (for example, more tokens
+   * committed than the sequence has room for). */
+  KVC_BAD_STATE = 2,
+  /* The id names nothing, or something that has been released. */
+  KVC_STALE_HANDLE = 3,
+  /* The demand exceeds the whole pool: waiting cannot help. */
+  KVC_NEVER_FITS = 4,
+  /* The demand does not fit at this moment; retry after a release or a fence. */
+  KVC_NOT_NOW = 5,
+  /* Another user holds the object (sequences still open, a second drainer). */
+  KVC_BUSY = 6,
+  /* The stream is sealed and everything in it has been drained. */
+  KVC_END = 7,
+  /* Host memory is exhausted. */
+  KVC_OUT_OF_MEMORY = 8,
+  /* The device reported an error or was misused. */
+  KVC_DEVICE_ERROR = 9,
+  /* kvc_manager_check found a broken invariant; the message names it. */
+  KVC_CORRUPT = 10,
+  /* A defect in the library. */
+  KVC_INTERNAL = 11
+};
+
+/* Caller-owned; filled only when a call does not return KVC_OK. */
+typedef struct kvc_error {
+  kvc_status status;
+  int32_t system_code; /* errno or driver code behind it, or 0 */
+  char message[248];   /* one line, NUL-terminated, UTF-8 */
+} kvc_error;
+
+/* The ABI version the library was built with; compare with KVC_ABI_VERSION. */
+KVC_API uint32_t kvc_abi_version(void) KVC_NOEXCEPT;
+/* "MAJOR.MINOR.PATCH", static storage. */
+KVC_API const char* kvc_version(void) KVC_NOEXCEPT;
+/* A short static name such as "not now"; "unknown status" for other numbers. */
+KVC_API const char* kvc_status_name(kvc_status status) KVC_NOEXCEPT;
+/* Static name of the SHA-256 code chosen at run time: "sha-ni" or "portable". */
+KVC_API const char* kvc_sha256_backend(void) KVC_NOEXCEPT;
+
+/* What is alive in the process; zero at the end of a clean program. */
+typedef struct kvc_live_handles {
+  uint64_t managers;
+  uint64_t sequences;
+  uint64_t streams;
+} kvc_live_handles;
+KVC_API void kvc_live_handles_get(kvc_live_handles* out) KVC_NOEXCEPT;
+
+/* ------------------------------------------------------------------ stream */
+
+/* How a 32-byte block key becomes the hash on the wire. */
+typedef uint32_t kvc_hash_form;
+enum {
+  KVC_HASH_SIGNED64 = 0,   /* first 8 bytes, big-endian, two's complement */
+  KVC_HASH_UNSIGNED64 = 1, /* last 8 bytes, big-endian */
+  KVC_HASH_PORTABLE63 = 2, /* first8 >> 1; if below 2^32, bit 62 is set */
+  KVC_HASH_BYTES = 3       /* the whole key; hashes[] then holds its first 8 */
+};
+
+typedef struct kvc_stream_config {
+  uint32_t struct_size;
+  kvc_hash_form hash_form;       /* default KVC_HASH_SIGNED64 */
+  uint32_t max_entries;          /* stored blocks that may wait undrained, > 0; default 50000 */
+  uint32_t max_blocks_per_event; /* 0 = as many as the wire allows (65536) */
+} kvc_stream_config;
+
+/* The event stream of one manager: a sink that the manager writes and a
+ * projector that one drainer reads. */
+typedef struct kvc_stream kvc_stream;
+
+KVC_API void kvc_stream_config_init(kvc_stream_config* config) KVC_NOEXCEPT;
+
+/* Creates a stream that is not attached yet. Memory for its record buffer is
+ * taken when a manager is created on it. */
+KVC_API kvc_status kvc_stream_create(const kvc_stream_config* config, kvc_stream** out,
+                                     kvc_error* error) KVC_NOEXCEPT;
+
+/* Detaches the stream from its manager (which then records nothing any more)
+ * and frees it. Any batch borrowed from it becomes invalid. Must not run
+ * beside a kvc_stream_drain of the same stream. NULL is allowed. */
+KVC_API void kvc_stream_destroy(kvc_stream* stream) KVC_NOEXCEPT;
+
+typedef uint32_t kvc_event_kind;
+enum { KVC_EVENT_STORED = 1, KVC_EVENT_REMOVED = 2, KVC_EVENT_CLEARED = 3 };
+
+enum {
+  KVC_EVENT_HAS_PARENT = 1u, /* else the first block hangs on the root */
+};
+
+typedef uint16_t kvc_medium;
+enum { KVC_MEDIUM_GPU = 0, KVC_MEDIUM_CPU = 1, KVC_MEDIUM_STORAGE = 2 };
+
+/* One event of a drained batch. Offsets and counts are in elements. */
+typedef struct kvc_event {
+  kvc_event_kind kind;
+  uint32_t flags;        /* KVC_EVENT_HAS_PARENT */
+  uint32_t scope;        /* stored: index into scopes[]; else 0 */
+  uint32_t block_size;   /* stored: tokens per block; else 0 */
+  uint64_t hash_offset;  /* into hashes[] (and digests[], 32 bytes each) */
+  uint64_t hash_count;
+  uint64_t token_offset; /* stored: into tokens[]; block_size x hash_count of them */
+  uint64_t token_count;
+  uint64_t parent_hash;  /* with KVC_EVENT_HAS_PARENT, in the stream's form */
+  uint16_t group;
+  kvc_medium medium;
+  uint32_t reserved;
+} kvc_event;
+
+enum {
+  KVC_SCOPE_LORA_ID = 1u,
+  KVC_SCOPE_SALT = 2u,
+  KVC_SCOPE_LORA_NAME = 4u,
+  KVC_SCOPE_SALT_BYTES = 8u
+};
+
+/* What of a scope may go on the wire: salts never do. */
+typedef struct kvc_event_scope {
+  uint32_t parts; /* KVC_SCOPE_LORA_ID, KVC_SCOPE_LORA_NAME or both or none */
+  uint32_t lora_name_size;
+  uint64_t lora_name_offset; /* into strings[], UTF-8, not NUL-terminated */
+  uint64_t lora_id;
+} kvc_event_scope;
+
+/* A drained batch, structure of arrays, all borrowed until the next
+ * kvc_stream_drain or kvc_stream_destroy on the same stream. */
+typedef struct kvc_borrowed_batch {
+  const kvc_event* events;
+  const uint64_t* hashes;
+  const uint8_t* digests;        /* KVC_HASH_BYTES: 32 bytes per hash, else NULL */
+  const uint8_t* parent_digests; /* KVC_HASH_BYTES: 32 bytes per event, else NULL */
+  const uint32_t* tokens;
+  const kvc_event_scope* scopes;
+  const char* strings;
+  uint64_t event_count;
+  uint64_t hash_count;
+  uint64_t token_count;
+  uint64_t scope_count;
+  uint64_t string_size;
+  uint64_t remaining_bytes; /* record bytes that wait behind this batch */
+  uint64_t pending_blocks;  /* deferred blocks that have not been announced yet */
+} kvc_borrowed_batch;
+
+/*
+ * Drains one batch: whole events only, up to max_events events and max_blocks
+ * block hashes (0 = no limit; one larger event comes alone). A cleared event
+ * always comes alone. Records that a later clear supersedes are skipped.
+ *
+ * When nothing is left to drain, up to 256 deferred blocks are healed if the
+ * manager's lock is free at that moment, for at most 50 us; what was healed
+ * comes with the next drain.
+ *
+ * KVC_OK with event_count 0 means "nothing now", KVC_END that the manager is
+ * gone and everything has been drained. Never waits. One drainer at a time: a
+ * second one gets KVC_BUSY.
+ */
+KVC_API kvc_status kvc_stream_drain(kvc_stream* stream, uint64_t max_events, uint64_t max_blocks,
+                                    kvc_borrowed_batch* out, kvc_error* error) KVC_NOEXCEPT;
+
+/* Counters of a stream. Names that TensorRT-LLM's streaming sink has too mean
+ * the same. At each instant
+ *   deferred_blocks == healed_blocks + deferred_evicted_blocks + pending_blocks,
+ *   announced_blocks == stored_blocks - removed_blocks - cleared_blocks. */
+typedef struct kvc_stream_stats {
+  uint32_t struct_size;
+  uint32_t attached;               /* 1 while a manager writes it */
+  uint64_t stored_blocks;          /* recorded as stored, healed ones included */
+  uint64_t removed_blocks;         /* recorded as removed */
+  uint64_t cleared_blocks;         /* announced blocks that a clear ended */
+  uint64_t clears;                 /* clear records */
+  uint64_t dropped_events;         /* stores that did not fit or whose parent was unannounced */
+  uint64_t deferred_blocks;        /* of those: put on the list to be announced later */
+  uint64_t healed_blocks;          /* deferred, later announced */
+  uint64_t deferred_evicted_blocks;/* deferred, gone before they could be announced */
+  uint64_t pending_blocks;         /* deferred at this instant */
+  uint64_t unannounced_removals;   /* blocks that went without having been announced */
+  uint64_t partial_blocks_suppressed; /* partly filled last blocks of released sequences */
+  uint64_t announced_blocks;       /* announced at this instant */
+  uint64_t hash_collisions;        /* announced blocks whose 64-bit wire hash was taken */
+  uint64_t superseded_records;     /* records skipped because a clear followed */
+  uint64_t drained_batches;        /* non-empty batches handed out */
+  uint64_t drained_events;
+  uint64_t drained_stored_blocks;  /* block hashes in drained stored events */
+  uint64_t drained_removed_blocks; /* block hashes in drained removed events */
+  uint64_t mirror_blocks;          /* blocks in the projector's mirror */
+  uint64_t buffer_bytes;           /* size of the record buffer */
+  uint64_t buffer_used_bytes;      /* of that, waiting for the drainer */
+} kvc_stream_stats;
+
+KVC_API void kvc_stream_stats_init(kvc_stream_stats* stats) KVC_NOEXCEPT;
+/* Lock-free; may run beside a drain. Each value is exact, the set of them is
+ * taken while the manager may be running: exact as a set when it is not. */
+KVC_API kvc_status kvc_stream_stats_get(const kvc_stream* stream, kvc_stream_stats* out,
+                                        kvc_error* error) KVC_NOEXCEPT;
+
+/* ----------------------------------------------------------------- manager */
+
+typedef uint32_t kvc_device_kind;
+enum { KVC_DEVICE_HOST = 0 };
+
+enum {
+  /* Host device: freed pages are filled with a pattern and checked before they
+   * are handed out again, so that a late write shows. */
+  KVC_CONFIG_POISON = 1u
+};
+
+typedef struct kvc_config {
+  uint32_t struct_size;
+  uint32_t flags;             /* KVC_CONFIG_POISON */
+  kvc_device_kind device;     /* default KVC_DEVICE_HOST */
+  uint32_t tokens_per_block;  /* 1..4096; default 16 */
+  uint32_t capacity_blocks;   /* pages in the pool, 1..2^27; default 20000 */
+  uint32_t max_sequences;     /* open at once, 1..2^20; default 4096 */
+  uint64_t page_bytes;        /* device bytes per page; 0 = bookkeeping only (default) */
+  uint64_t seed;              /* of the tree's hash and of the host device's order;
+                                 0 = random (default; clients choose the tokens) */
+} kvc_config;
+
+typedef struct kvc_manager kvc_manager;
+
+KVC_API void kvc_config_init(kvc_config* config) KVC_NOEXCEPT;
+
+/* Creates a manager with all its arenas allocated and touched. `stream` may be
+ * NULL (no events) or a stream no manager has used before, else KVC_BUSY. */
+KVC_API kvc_status kvc_manager_create(const kvc_config* config, kvc_stream* stream,
+                                      kvc_manager** out, kvc_error* error) KVC_NOEXCEPT;
+
+/* Seals the stream (what was recorded can still be drained, then KVC_END) and
+ * frees the manager. KVC_BUSY, with nothing changed, while sequences are open.
+ * Must not run beside any other call on the manager. NULL is allowed. */
+KVC_API kvc_status kvc_manager_destroy(kvc_manager* manager, kvc_error* error) KVC_NOEXCEPT;
+
+/* What must be equal for reuse besides the tokens. Offsets are into the bytes[]
+ * array of the call. Names and salts: 1..255 bytes, names valid UTF-8. A LoRA
+ * name, when given, takes the id's place in the key (the id still goes on the
+ * wire), so that the order in which adapters are loaded does not change keys. */
+typedef struct kvc_scope {
+  uint32_t parts; /* KVC_SCOPE_* */
+  uint32_t reserved;
+  uint64_t lora_id; /* 0..2^63-1 */
+  uint64_t salt;
+  uint64_t lora_name_offset;
+  uint64_t salt_bytes_offset;
+  uint32_t lora_name_size;
+  uint32_t salt_bytes_size;
+} kvc_scope;
+
+#define KVC_NO_SCOPE UINT32_MAX
+
+/* A point on a device stream; reached when all work submitted to the stream
+ * before it has been executed. Stream 0 is the host itself: always reached. */
+typedef struct kvc_fence {
+  uint64_t device_stream;
+  uint64_t position;
+} kvc_fence;
+
+/* A result never names more fences than this; more are joined into one. */
+#define KVC_MAX_WAITS 4
+
+typedef struct kvc_prompt {
+  uint64_t token_offset; /* into tokens[] of the call */
+  uint64_t token_count;  /* each token below 2^31 */
+  uint64_t device_stream;/* where the sequence's kernels will run; 0 = none */
+  uint32_t scope;        /* index into scopes[], or KVC_NO_SCOPE */
+  uint32_t must_compute; /* tokens at the end that a match must leave to compute */
+} kvc_prompt;
+
+typedef struct kvc_create_result {
+  kvc_status status;
+  uint32_t wait_count;     /* fences the device stream must wait for before it reads */
+  uint64_t sequence;
+  uint64_t matched_tokens; /* a multiple of tokens_per_block; already committed */
+  kvc_fence waits[KVC_MAX_WAITS];
+} kvc_create_result;
+
+/* Opens sequences: matches the prompt against the tree and holds what was
+ * found. Takes no page from the pool. Per item: INVALID_ARGUMENT, NOT_NOW
+ * (max_sequences open). */
+KVC_API kvc_status kvc_sequences_create(kvc_manager* manager, uint32_t count,
+                                        const kvc_prompt* prompts, const uint32_t* tokens,
+                                        uint64_t token_count, const kvc_scope* scopes,
+                                        uint32_t scope_count, const uint8_t* bytes,
+                                        uint64_t byte_count, kvc_create_result* results,
+                                        kvc_error* error) KVC_NOEXCEPT;
+
+typedef struct kvc_probe_result {
+  kvc_status status;
+  uint32_t reserved;
+  uint64_t matched_tokens;
+} kvc_probe_result;
+
+/* As kvc_sequences_create, but only looks: changes nothing, not even the order
+ * of eviction, and lets writers pass every 256 blocks. A hint: the tree may
+ * change while it looks. */
+KVC_API kvc_status kvc_probe(kvc_manager* manager, uint32_t count, const kvc_prompt* prompts,
+                             const uint32_t* tokens, uint64_t token_count,
+                             const kvc_scope* scopes, uint32_t scope_count, const uint8_t* bytes,
+                             uint64_t byte_count, kvc_probe_result* results,
+                             kvc_error* error) KVC_NOEXCEPT;
+
+typedef struct kvc_grow_item {
+  uint64_t sequence;
+  uint64_t capacity_tokens; /* room the sequence must have; less than it has = no-op */
+} kvc_grow_item;
+
+typedef struct kvc_grow_result {
+  kvc_status status;
+  uint32_t added_pages;
+  uint32_t evicted_blocks;
+  uint32_t leaving_pages; /* NOT_NOW: pages whose fences have not been reached yet */
+} kvc_grow_result;
+
+/* Gives sequences room, all or nothing for each item, evicting least recently
+ * used blocks that nobody holds. Per item: NEVER_FITS (more than the whole
+ * pool), NOT_NOW, STALE_HANDLE. Nothing is evicted unless the demand is met. */
+KVC_API kvc_status kvc_sequences_grow(kvc_manager* manager, uint32_t count,
+                                      const kvc_grow_item* items, kvc_grow_result* results,
+                                      kvc_error* error) KVC_NOEXCEPT;
+
+typedef struct kvc_commit_item {
+  uint64_t sequence;
+  uint64_t token_offset;
+  uint64_t token_count;
+} kvc_commit_item;
+
+typedef struct kvc_commit_result {
+  kvc_status status;
+  uint32_t stored_blocks;       /* new in the tree */
+  uint32_t deduplicated_blocks; /* found in the tree; our page was given back for theirs */
+  uint32_t first_changed_block; /* lowest block whose page changed, or UINT32_MAX */
+  uint64_t committed_tokens;    /* in all, the partly filled tail included */
+  uint32_t wait_count;          /* fences of the pages that replaced ours */
+  uint32_t reserved;
+  kvc_fence waits[KVC_MAX_WAITS];
+} kvc_commit_result;
+
+/* Appends tokens whose KV values have been (or, on the sequence's device
+ * stream, will be) computed; each block that becomes full becomes reusable.
+ * Records a fence on the sequence's device stream for the pages published or
+ * given back. Per item: BAD_STATE (more than the capacity), STALE_HANDLE,
+ * INVALID_ARGUMENT. */
+KVC_API kvc_status kvc_sequences_commit(kvc_manager* manager, uint32_t count,
+                                        const kvc_commit_item* items, const uint32_t* tokens,
+                                        uint64_t token_count, kvc_commit_result* results,
+                                        kvc_error* error) KVC_NOEXCEPT;
+
+/* Closes sequences. Committed blocks stay reusable and join the eviction list,
+ * last block first; other pages go back to the pool behind a fence on the
+ * sequence's device stream. results[i]: OK or STALE_HANDLE. */
+KVC_API kvc_status kvc_sequences_release(kvc_manager* manager, uint32_t count,
+                                         const uint64_t* sequences, kvc_status* results,
+                                         kvc_error* error) KVC_NOEXCEPT;
+
+typedef struct kvc_sequence_info {
+  uint64_t committed_tokens;
+  uint64_t matched_tokens;
+  uint64_t capacity_tokens;
+  uint64_t device_stream;
+  uint32_t block_count; /* pages the sequence has */
+  uint32_t detached;    /* 1 after a reset: later commits create no block */
+} kvc_sequence_info;
+
+/* Writes the sequence's pages, in order, into pages[0..capacity), from block
+ * first_block on, and the facts into info. `*written` is the number of entries
+ * written. pages may be NULL when capacity is 0. */
+KVC_API kvc_status kvc_sequence_get(kvc_manager* manager, uint64_t sequence, uint32_t first_block,
+                                    uint32_t capacity, uint32_t* pages, uint32_t* written,
+                                    kvc_sequence_info* info, kvc_error* error) KVC_NOEXCEPT;
+
+/* Empties the tree (usually: new weights). Open sequences keep their pages but
+ * are detached: later commits succeed and create no block and no event. */
+KVC_API kvc_status kvc_manager_reset(kvc_manager* manager, kvc_error* error) KVC_NOEXCEPT;
+
+/* live + cached + free + quarantined + leaving == total at each instant. */
+typedef struct kvc_stats {
+  uint32_t struct_size;
+  uint32_t reserved;
+  uint64_t total_pages;
+  uint64_t live_pages;        /* held by open sequences */
+  uint64_t cached_pages;      /* reusable, held by nobody: the eviction list */
+  uint64_t free_pages;
+  uint64_t quarantined_pages; /* given up, fence not reached yet */
+  uint64_t leaving_pages;     /* on their way to another tier (always 0 with one tier) */
+  uint64_t peak_live_pages;
+  uint64_t blocks;            /* in the tree */
+  uint64_t roots;             /* scopes in the tree */
+  uint64_t sequences;         /* open */
+  uint64_t created_sequences;
+  uint64_t asked_blocks;      /* full blocks of the prompts given to create */
+  uint64_t matched_blocks;    /* of those, found */
+  uint64_t stored_blocks;     /* blocks that entered the tree */
+  uint64_t deduplicated_blocks;
+  uint64_t evicted_blocks;
+  uint64_t reset_blocks;      /* blocks that resets took out of the tree */
+  uint64_t resets;
+  uint64_t refused_not_now;   /* grow items */
+  uint64_t refused_never_fits;
+  uint64_t metadata_bytes;    /* host memory of arenas and tables */
+  uint64_t prefault_ns;       /* time that touching them took at create */
+} kvc_stats;
+
+KVC_API void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT;
+KVC_API kvc_status kvc_manager_stats_get(kvc_manager* manager, kvc_stats* out,
+                                         kvc_error* error) KVC_NOEXCEPT;
+
+/* Verifies every invariant between pages, tree, table, lists, sequences and
+ * announcements. For tests: time and memory grow with the pool and the lock is held
+ * throughout. KVC_CORRUPT names the first breach. */
+KVC_API kvc_status kvc_manager_check(kvc_manager* manager, kvc_error* error) KVC_NOEXCEPT;
+
+/* One reusable block, read from the tree itself. */
+typedef struct kvc_resident_block {
+  uint64_t hash;      /* in the form asked for (KVC_HASH_BYTES: its first 8 bytes) */
+  uint32_t announced; /* 1 if the stream has recorded it as stored */
+  uint32_t reserved;
+  uint8_t digest[32];
+} kvc_resident_block;
+
+/* Walks the tree and writes up to `capacity` blocks, parents before children;
+ * *count is the number of blocks in the tree, also when it exceeds `capacity`
+ * (then KVC_INVALID_ARGUMENT and nothing else is written). The keys are computed
+ * anew from the tokens, independently of the stream. The manager's lock is held only
+ * while the tree is copied. For tests and tools. */
+KVC_API kvc_status kvc_manager_resident(kvc_manager* manager, kvc_hash_form form,
+                                        uint64_t capacity, kvc_resident_block* blocks,
+                                        uint64_t* count, kvc_error* error) KVC_NOEXCEPT;
+
+/* ------------------------------------------------------------------ device */
+
+/* Streams of the manager's device, at most 63 at once. Ids are never reused;
+ * destroying one runs or waits for nothing: its remaining work is executed by
+ * later advances, its fences stay valid. */
+KVC_API kvc_status kvc_device_stream_create(kvc_manager* manager, uint64_t* out,
+                                            kvc_error* error) KVC_NOEXCEPT;
+KVC_API kvc_status kvc_device_stream_destroy(kvc_manager* manager, uint64_t device_stream,
+                                             kvc_error* error) KVC_NOEXCEPT;
+/* done[i] = 1 if fences[i] has been reached, else 0. */
+KVC_API kvc_status kvc_device_fences_query(kvc_manager* manager, uint32_t count,
+                                           const kvc_fence* fences, uint8_t* done,
+                                           kvc_error* error) KVC_NOEXCEPT;
+/* Makes later work of a device stream wait for fences of others. */
+KVC_API kvc_status kvc_device_stream_wait(kvc_manager* manager, uint64_t device_stream,
+                                          uint32_t count, const kvc_fence* fences,
+                                          kvc_error* error) KVC_NOEXCEPT;
+
+/* The host device stands in for a GPU: work is queued by enqueue and executed,
+ * late, by advance, in an order among the streams that is drawn from the seed
+ * and respects waits. */
+typedef struct kvc_host_fill {
+  uint32_t page;
+  uint32_t reserved;
+  uint64_t value; /* written to each 8 bytes of the page, little-endian */
+} kvc_host_fill;
+/* A fake kernel for each item. With page_bytes 0 it only takes its time. */
+KVC_API kvc_status kvc_host_enqueue_fill(kvc_manager* manager, uint64_t device_stream,
+                                         uint32_t count, const kvc_host_fill* fills,
+                                         kvc_error* error) KVC_NOEXCEPT;
+/* Executes up to max_ops queued operations of one stream (and what they wait
+ * for), or of all streams in random legal order when device_stream is 0. */
+KVC_API kvc_status kvc_host_advance(kvc_manager* manager, uint64_t device_stream,
+                                    uint64_t max_ops, uint64_t* executed,
+                                    kvc_error* error) KVC_NOEXCEPT;
+/* Reads `size` bytes of a page at `offset`, without ordering against queued work. */
+KVC_API kvc_status kvc_host_read(kvc_manager* manager, uint32_t page, uint64_t offset,
+                                 uint64_t size, uint8_t* out, kvc_error* error) KVC_NOEXCEPT;
+
+#if defined(__cplusplus)
+}
+#endif
+
+#endif /* KVCAST_KVCAST_H_ */

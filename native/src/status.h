@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// One exception type inside the library and one guard at its boundary.
+#ifndef KVCAST_NATIVE_SRC_STATUS_H_
+#define KVCAST_NATIVE_SRC_STATUS_H_
+
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "kvcast/kvcast.h"
+
+namespace kvcast {
+
+class Error : public std::runtime_error {
+ public:
+  Error(kvc_status status, const std::string& message, int32_t system_code = 0)
+      : std::runtime_error(message), status_(status), system_code_(system_code) {}
+  [[nodiscard]] kvc_status status() const { return status_; }
+  [[nodiscard]] int32_t system_code() const { return system_code_; }
+
+ private:
+  kvc_status status_;
+  int32_t system_code_;
+};
+
+inline kvc_status Fail(kvc_error* error, kvc_status status, const char* message,
+                       int32_t system_code = 0) noexcept {
+  if (error != nullptr) {
+    error->status = status;
+    error->system_code = system_code;
+    std::snprintf(error->message, sizeof error->message, "%s", message);
+  }
+  return status;
+}
+
+// Runs `body` (which returns a kvc_status) and turns whatever leaves it into a
+// status and a text. Every ABI function that can fail goes through here: an
+// exception that reached a C or Go caller would abort the process.
+template <typename Body>
+kvc_status Guard(kvc_error* error, Body&& body) noexcept {
+  try {
+    return std::forward<Body>(body)();
+  } catch (const Error& e) {
+    return Fail(error, e.status(), e.what(), e.system_code());
+  } catch (const std::bad_alloc&) {
+    return Fail(error, KVC_OUT_OF_MEMORY, "out of host memory");
+  } catch (const std::exception& e) {
+    return Fail(error, KVC_INTERNAL, e.what());
+  } catch (...) {
+    return Fail(error, KVC_INTERNAL, "unknown exception");
+  }
+}
+
+}  // namespace kvcast
+
+#endif  // KVCAST_NATIVE_SRC_STATUS_H_
