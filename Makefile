@@ -1,0 +1,91 @@
+# SPDX-FileCopyrightText: The kvcast authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# Each verb is one obvious command. Continuous integration calls nothing but these verbs.
+
+.DEFAULT_GOAL := help
+
+# Set-up records the go command that it chose; .ci/go runs that one, or else the one on the PATH.
+GO := .ci/go
+# Compilers are hungry for memory and small machines have two cores.
+JOBS ?= 2
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+# Warnings stop the build in CI only; users' compilers may know warnings that ours does not.
+WERROR := -DKVC_WERROR=$(if $(CI),ON,OFF)
+# ThreadSanitizer of GCC 12 and 13 cannot start under the address randomisation of newer kernels; where the system
+# lets us switch it off for one command, do.
+NO_ASLR = $(shell setarch -R true 2>/dev/null && echo setarch -R)
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
+CXX_FILES = $(shell git ls-files '*.c' '*.h' '*.cpp' '*.cu')
+
+.PHONY: help
+help: ## List the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: setup
+setup: ## Install what is missing (asks nothing; does nothing when all is there)
+	@.ci/setup.sh
+
+.PHONY: build
+build: ## Build the command line tool, bin/kvcast
+	$(GO) build -o bin/kvcast ./cmd/kvcast
+
+.PHONY: run
+run: setup build ## Replay the shipped trace into a separate verifying process and compare
+	@examples/run/run.sh
+
+.PHONY: test
+test: setup ## Set up, then run every test: C++ plain, ASan+UBSan and TSan; Go plain and with -race
+	@$(MAKE) --no-print-directory test-native asan tsan vet test-go test-race
+
+.PHONY: test-go
+test-go: ## Go tests
+	$(GO) test -p $(JOBS) ./...
+
+.PHONY: test-race
+test-race: ## Go tests under the race detector (the longest ones shortened)
+	$(GO) test -p $(JOBS) -race -short ./...
+
+.PHONY: test-native
+test-native: ## C and C++ tests, with assertions
+	cmake --preset dev $(WERROR)
+	cmake --build --preset dev
+	ctest --preset dev
+
+.PHONY: asan
+asan: ## C and C++ tests under AddressSanitizer and UndefinedBehaviourSanitizer
+	cmake --preset asan $(WERROR)
+	cmake --build --preset asan
+	ctest --preset asan
+
+.PHONY: tsan
+tsan: ## C and C++ tests under ThreadSanitizer
+	cmake --preset tsan $(WERROR)
+	cmake --build --preset tsan
+	$(NO_ASLR) ctest --preset tsan
+
+.PHONY: bench
+bench: ## Go benchmarks
+	$(GO) test -p 1 -run '^$$' -bench . -benchmem ./...
+
+.PHONY: vet
+vet: ## go vet
+	$(GO) vet ./...
+
+.PHONY: lint
+lint: vet ## Formatting, go vet, staticcheck, and clang-format where it is installed
+	@unformatted=$$($$($(GO) env GOROOT)/bin/gofmt -l $$(git ls-files '*.go')) && \
+	  if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
+	$(GO) run $(STATICCHECK) ./...
+	@if command -v clang-format >/dev/null; then \
+	  echo clang-format --dry-run -Werror; clang-format --dry-run -Werror $(CXX_FILES); \
+	else echo "clang-format is not installed: C++ formatting not checked"; fi
+
+.PHONY: fmt
+fmt: ## Format Go (and C++ where clang-format is installed)
+	$$($(GO) env GOROOT)/bin/gofmt -l -w $$(git ls-files '*.go')
+	@if command -v clang-format >/dev/null; then clang-format -i $(CXX_FILES); fi
+
+.PHONY: clean
+clean: ## Remove what was built (set-up's go command stays)
+	rm -rf build bin
