@@ -13,7 +13,6 @@
 #
 # Environment, for tests and for unusual machines:
 #   KVC_SETUP_GO_CANDIDATES  colon-separated go commands to consider instead of the PATH's and /usr/local/go
-#   KVC_SETUP_STATE          folder for the record and the toolchain instead of .go
 #
 # Exit status: 0 all is there, 2 something is missing (named on stderr).
 
@@ -26,7 +25,7 @@ GO_TOOLCHAIN_SUM='h1:r0ub+FnqzZxoWm/dSUOI9DcIqYWn/mNYGFJcv7PyBzs='
 CMAKE_MIN=3.22
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
-state=${KVC_SETUP_STATE:-$root/.go}
+state=$root/.go
 
 say() { echo "setup: $*"; }
 fail() {
