@@ -1,0 +1,360 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cgo
+
+// #include "kvcast/kvcast.h"
+import "C"
+
+import "unsafe"
+
+// The Go structs are handed to C as they are, so the compiler compares them
+// with the C structs: whole sizes, and place and width of each field. A
+// difference is an array length that is negative or not 0, which does not
+// compile; the line names the field.
+var (
+	// kvc_error
+	_ [0]struct{} = [unsafe.Sizeof(Error{}) - unsafe.Sizeof(C.kvc_error{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Error{}.Status) - unsafe.Offsetof(C.kvc_error{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Error{}.Status) - unsafe.Sizeof(C.kvc_error{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Error{}.SystemCode) - unsafe.Offsetof(C.kvc_error{}.system_code)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Error{}.SystemCode) - unsafe.Sizeof(C.kvc_error{}.system_code)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Error{}.Message) - unsafe.Offsetof(C.kvc_error{}.message)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Error{}.Message) - unsafe.Sizeof(C.kvc_error{}.message)]struct{}{}
+
+	// kvc_live_handles
+	_ [0]struct{} = [unsafe.Sizeof(LiveHandles{}) - unsafe.Sizeof(C.kvc_live_handles{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(LiveHandles{}.Managers) - unsafe.Offsetof(C.kvc_live_handles{}.managers)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(LiveHandles{}.Managers) - unsafe.Sizeof(C.kvc_live_handles{}.managers)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(LiveHandles{}.Sequences) - unsafe.Offsetof(C.kvc_live_handles{}.sequences)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(LiveHandles{}.Sequences) - unsafe.Sizeof(C.kvc_live_handles{}.sequences)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(LiveHandles{}.Streams) - unsafe.Offsetof(C.kvc_live_handles{}.streams)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(LiveHandles{}.Streams) - unsafe.Sizeof(C.kvc_live_handles{}.streams)]struct{}{}
+
+	// kvc_stream_config
+	_ [0]struct{} = [unsafe.Sizeof(StreamConfig{}) - unsafe.Sizeof(C.kvc_stream_config{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamConfig{}.StructSize) - unsafe.Offsetof(C.kvc_stream_config{}.struct_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamConfig{}.StructSize) - unsafe.Sizeof(C.kvc_stream_config{}.struct_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamConfig{}.HashForm) - unsafe.Offsetof(C.kvc_stream_config{}.hash_form)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamConfig{}.HashForm) - unsafe.Sizeof(C.kvc_stream_config{}.hash_form)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamConfig{}.MaxEntries) - unsafe.Offsetof(C.kvc_stream_config{}.max_entries)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamConfig{}.MaxEntries) - unsafe.Sizeof(C.kvc_stream_config{}.max_entries)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamConfig{}.MaxBlocksPerEvent) - unsafe.Offsetof(C.kvc_stream_config{}.max_blocks_per_event)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamConfig{}.MaxBlocksPerEvent) - unsafe.Sizeof(C.kvc_stream_config{}.max_blocks_per_event)]struct{}{}
+
+	// kvc_event
+	_ [0]struct{} = [unsafe.Sizeof(Event{}) - unsafe.Sizeof(C.kvc_event{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Event{}.Kind) - unsafe.Offsetof(C.kvc_event{}.kind)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Event{}.Kind) - unsafe.Sizeof(C.kvc_event{}.kind)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Event{}.Flags) - unsafe.Offsetof(C.kvc_event{}.flags)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Event{}.Flags) - unsafe.Sizeof(C.kvc_event{}.flags)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Event{}.Scope) - unsafe.Offsetof(C.kvc_event{}.scope)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Event{}.Scope) - unsafe.Sizeof(C.kvc_event{}.scope)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Event{}.BlockSize) - unsafe.Offsetof(C.kvc_event{}.block_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Event{}.BlockSize) - unsafe.Sizeof(C.kvc_event{}.block_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Event{}.HashOffset) - unsafe.Offsetof(C.kvc_event{}.hash_offset)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Event{}.HashOffset) - unsafe.Sizeof(C.kvc_event{}.hash_offset)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Event{}.HashCount) - unsafe.Offsetof(C.kvc_event{}.hash_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Event{}.HashCount) - unsafe.Sizeof(C.kvc_event{}.hash_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Event{}.TokenOffset) - unsafe.Offsetof(C.kvc_event{}.token_offset)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Event{}.TokenOffset) - unsafe.Sizeof(C.kvc_event{}.token_offset)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Event{}.TokenCount) - unsafe.Offsetof(C.kvc_event{}.token_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Event{}.TokenCount) - unsafe.Sizeof(C.kvc_event{}.token_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Event{}.ParentHash) - unsafe.Offsetof(C.kvc_event{}.parent_hash)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Event{}.ParentHash) - unsafe.Sizeof(C.kvc_event{}.parent_hash)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Event{}.Group) - unsafe.Offsetof(C.kvc_event{}.group)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Event{}.Group) - unsafe.Sizeof(C.kvc_event{}.group)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Event{}.Medium) - unsafe.Offsetof(C.kvc_event{}.medium)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Event{}.Medium) - unsafe.Sizeof(C.kvc_event{}.medium)]struct{}{}
+
+	// kvc_event_scope
+	_ [0]struct{} = [unsafe.Sizeof(EventScope{}) - unsafe.Sizeof(C.kvc_event_scope{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(EventScope{}.Parts) - unsafe.Offsetof(C.kvc_event_scope{}.parts)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(EventScope{}.Parts) - unsafe.Sizeof(C.kvc_event_scope{}.parts)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(EventScope{}.LoRANameSize) - unsafe.Offsetof(C.kvc_event_scope{}.lora_name_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(EventScope{}.LoRANameSize) - unsafe.Sizeof(C.kvc_event_scope{}.lora_name_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(EventScope{}.LoRANameOffset) - unsafe.Offsetof(C.kvc_event_scope{}.lora_name_offset)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(EventScope{}.LoRANameOffset) - unsafe.Sizeof(C.kvc_event_scope{}.lora_name_offset)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(EventScope{}.LoRAID) - unsafe.Offsetof(C.kvc_event_scope{}.lora_id)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(EventScope{}.LoRAID) - unsafe.Sizeof(C.kvc_event_scope{}.lora_id)]struct{}{}
+
+	// kvc_borrowed_batch
+	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}) - unsafe.Sizeof(C.kvc_borrowed_batch{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.events) - unsafe.Offsetof(C.kvc_borrowed_batch{}.events)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.events) - unsafe.Sizeof(C.kvc_borrowed_batch{}.events)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.hashes) - unsafe.Offsetof(C.kvc_borrowed_batch{}.hashes)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.hashes) - unsafe.Sizeof(C.kvc_borrowed_batch{}.hashes)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.digests) - unsafe.Offsetof(C.kvc_borrowed_batch{}.digests)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.digests) - unsafe.Sizeof(C.kvc_borrowed_batch{}.digests)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.parentDigests) - unsafe.Offsetof(C.kvc_borrowed_batch{}.parent_digests)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.parentDigests) - unsafe.Sizeof(C.kvc_borrowed_batch{}.parent_digests)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.tokens) - unsafe.Offsetof(C.kvc_borrowed_batch{}.tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.tokens) - unsafe.Sizeof(C.kvc_borrowed_batch{}.tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.scopes) - unsafe.Offsetof(C.kvc_borrowed_batch{}.scopes)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.scopes) - unsafe.Sizeof(C.kvc_borrowed_batch{}.scopes)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.strings) - unsafe.Offsetof(C.kvc_borrowed_batch{}.strings)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.strings) - unsafe.Sizeof(C.kvc_borrowed_batch{}.strings)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.eventCount) - unsafe.Offsetof(C.kvc_borrowed_batch{}.event_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.eventCount) - unsafe.Sizeof(C.kvc_borrowed_batch{}.event_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.hashCount) - unsafe.Offsetof(C.kvc_borrowed_batch{}.hash_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.hashCount) - unsafe.Sizeof(C.kvc_borrowed_batch{}.hash_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.tokenCount) - unsafe.Offsetof(C.kvc_borrowed_batch{}.token_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.tokenCount) - unsafe.Sizeof(C.kvc_borrowed_batch{}.token_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.scopeCount) - unsafe.Offsetof(C.kvc_borrowed_batch{}.scope_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.scopeCount) - unsafe.Sizeof(C.kvc_borrowed_batch{}.scope_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.stringSize) - unsafe.Offsetof(C.kvc_borrowed_batch{}.string_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.stringSize) - unsafe.Sizeof(C.kvc_borrowed_batch{}.string_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.RemainingBytes) - unsafe.Offsetof(C.kvc_borrowed_batch{}.remaining_bytes)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.RemainingBytes) - unsafe.Sizeof(C.kvc_borrowed_batch{}.remaining_bytes)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.PendingBlocks) - unsafe.Offsetof(C.kvc_borrowed_batch{}.pending_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.PendingBlocks) - unsafe.Sizeof(C.kvc_borrowed_batch{}.pending_blocks)]struct{}{}
+
+	// kvc_stream_stats
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}) - unsafe.Sizeof(C.kvc_stream_stats{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.StructSize) - unsafe.Offsetof(C.kvc_stream_stats{}.struct_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.StructSize) - unsafe.Sizeof(C.kvc_stream_stats{}.struct_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.Attached) - unsafe.Offsetof(C.kvc_stream_stats{}.attached)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.Attached) - unsafe.Sizeof(C.kvc_stream_stats{}.attached)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.StoredBlocks) - unsafe.Offsetof(C.kvc_stream_stats{}.stored_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.StoredBlocks) - unsafe.Sizeof(C.kvc_stream_stats{}.stored_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.RemovedBlocks) - unsafe.Offsetof(C.kvc_stream_stats{}.removed_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.RemovedBlocks) - unsafe.Sizeof(C.kvc_stream_stats{}.removed_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.ClearedBlocks) - unsafe.Offsetof(C.kvc_stream_stats{}.cleared_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.ClearedBlocks) - unsafe.Sizeof(C.kvc_stream_stats{}.cleared_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.Clears) - unsafe.Offsetof(C.kvc_stream_stats{}.clears)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.Clears) - unsafe.Sizeof(C.kvc_stream_stats{}.clears)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.DroppedEvents) - unsafe.Offsetof(C.kvc_stream_stats{}.dropped_events)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.DroppedEvents) - unsafe.Sizeof(C.kvc_stream_stats{}.dropped_events)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.DeferredBlocks) - unsafe.Offsetof(C.kvc_stream_stats{}.deferred_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.DeferredBlocks) - unsafe.Sizeof(C.kvc_stream_stats{}.deferred_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.HealedBlocks) - unsafe.Offsetof(C.kvc_stream_stats{}.healed_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.HealedBlocks) - unsafe.Sizeof(C.kvc_stream_stats{}.healed_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.DeferredEvictedBlocks) - unsafe.Offsetof(C.kvc_stream_stats{}.deferred_evicted_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.DeferredEvictedBlocks) - unsafe.Sizeof(C.kvc_stream_stats{}.deferred_evicted_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.PendingBlocks) - unsafe.Offsetof(C.kvc_stream_stats{}.pending_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.PendingBlocks) - unsafe.Sizeof(C.kvc_stream_stats{}.pending_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.UnannouncedRemovals) - unsafe.Offsetof(C.kvc_stream_stats{}.unannounced_removals)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.UnannouncedRemovals) - unsafe.Sizeof(C.kvc_stream_stats{}.unannounced_removals)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.PartialBlocksSuppressed) - unsafe.Offsetof(C.kvc_stream_stats{}.partial_blocks_suppressed)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.PartialBlocksSuppressed) - unsafe.Sizeof(C.kvc_stream_stats{}.partial_blocks_suppressed)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.AnnouncedBlocks) - unsafe.Offsetof(C.kvc_stream_stats{}.announced_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.AnnouncedBlocks) - unsafe.Sizeof(C.kvc_stream_stats{}.announced_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.HashCollisions) - unsafe.Offsetof(C.kvc_stream_stats{}.hash_collisions)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.HashCollisions) - unsafe.Sizeof(C.kvc_stream_stats{}.hash_collisions)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.SupersededRecords) - unsafe.Offsetof(C.kvc_stream_stats{}.superseded_records)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.SupersededRecords) - unsafe.Sizeof(C.kvc_stream_stats{}.superseded_records)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.DrainedBatches) - unsafe.Offsetof(C.kvc_stream_stats{}.drained_batches)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.DrainedBatches) - unsafe.Sizeof(C.kvc_stream_stats{}.drained_batches)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.DrainedEvents) - unsafe.Offsetof(C.kvc_stream_stats{}.drained_events)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.DrainedEvents) - unsafe.Sizeof(C.kvc_stream_stats{}.drained_events)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.DrainedStoredBlocks) - unsafe.Offsetof(C.kvc_stream_stats{}.drained_stored_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.DrainedStoredBlocks) - unsafe.Sizeof(C.kvc_stream_stats{}.drained_stored_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.DrainedRemovedBlocks) - unsafe.Offsetof(C.kvc_stream_stats{}.drained_removed_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.DrainedRemovedBlocks) - unsafe.Sizeof(C.kvc_stream_stats{}.drained_removed_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.MirrorBlocks) - unsafe.Offsetof(C.kvc_stream_stats{}.mirror_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.MirrorBlocks) - unsafe.Sizeof(C.kvc_stream_stats{}.mirror_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.BufferBytes) - unsafe.Offsetof(C.kvc_stream_stats{}.buffer_bytes)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.BufferBytes) - unsafe.Sizeof(C.kvc_stream_stats{}.buffer_bytes)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.BufferUsedBytes) - unsafe.Offsetof(C.kvc_stream_stats{}.buffer_used_bytes)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.BufferUsedBytes) - unsafe.Sizeof(C.kvc_stream_stats{}.buffer_used_bytes)]struct{}{}
+
+	// kvc_config
+	_ [0]struct{} = [unsafe.Sizeof(Config{}) - unsafe.Sizeof(C.kvc_config{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.StructSize) - unsafe.Offsetof(C.kvc_config{}.struct_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.StructSize) - unsafe.Sizeof(C.kvc_config{}.struct_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.Flags) - unsafe.Offsetof(C.kvc_config{}.flags)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.Flags) - unsafe.Sizeof(C.kvc_config{}.flags)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.Device) - unsafe.Offsetof(C.kvc_config{}.device)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.Device) - unsafe.Sizeof(C.kvc_config{}.device)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.TokensPerBlock) - unsafe.Offsetof(C.kvc_config{}.tokens_per_block)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.TokensPerBlock) - unsafe.Sizeof(C.kvc_config{}.tokens_per_block)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.CapacityBlocks) - unsafe.Offsetof(C.kvc_config{}.capacity_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.CapacityBlocks) - unsafe.Sizeof(C.kvc_config{}.capacity_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.MaxSequences) - unsafe.Offsetof(C.kvc_config{}.max_sequences)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.MaxSequences) - unsafe.Sizeof(C.kvc_config{}.max_sequences)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.PageBytes) - unsafe.Offsetof(C.kvc_config{}.page_bytes)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.PageBytes) - unsafe.Sizeof(C.kvc_config{}.page_bytes)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.Seed) - unsafe.Offsetof(C.kvc_config{}.seed)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.Seed) - unsafe.Sizeof(C.kvc_config{}.seed)]struct{}{}
+
+	// kvc_scope
+	_ [0]struct{} = [unsafe.Sizeof(Scope{}) - unsafe.Sizeof(C.kvc_scope{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Scope{}.Parts) - unsafe.Offsetof(C.kvc_scope{}.parts)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Scope{}.Parts) - unsafe.Sizeof(C.kvc_scope{}.parts)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Scope{}.LoRAID) - unsafe.Offsetof(C.kvc_scope{}.lora_id)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Scope{}.LoRAID) - unsafe.Sizeof(C.kvc_scope{}.lora_id)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Scope{}.Salt) - unsafe.Offsetof(C.kvc_scope{}.salt)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Scope{}.Salt) - unsafe.Sizeof(C.kvc_scope{}.salt)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Scope{}.LoRANameOffset) - unsafe.Offsetof(C.kvc_scope{}.lora_name_offset)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Scope{}.LoRANameOffset) - unsafe.Sizeof(C.kvc_scope{}.lora_name_offset)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Scope{}.SaltBytesOffset) - unsafe.Offsetof(C.kvc_scope{}.salt_bytes_offset)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Scope{}.SaltBytesOffset) - unsafe.Sizeof(C.kvc_scope{}.salt_bytes_offset)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Scope{}.LoRANameSize) - unsafe.Offsetof(C.kvc_scope{}.lora_name_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Scope{}.LoRANameSize) - unsafe.Sizeof(C.kvc_scope{}.lora_name_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Scope{}.SaltBytesSize) - unsafe.Offsetof(C.kvc_scope{}.salt_bytes_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Scope{}.SaltBytesSize) - unsafe.Sizeof(C.kvc_scope{}.salt_bytes_size)]struct{}{}
+
+	// kvc_fence
+	_ [0]struct{} = [unsafe.Sizeof(Fence{}) - unsafe.Sizeof(C.kvc_fence{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Fence{}.DeviceStream) - unsafe.Offsetof(C.kvc_fence{}.device_stream)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Fence{}.DeviceStream) - unsafe.Sizeof(C.kvc_fence{}.device_stream)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Fence{}.Position) - unsafe.Offsetof(C.kvc_fence{}.position)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Fence{}.Position) - unsafe.Sizeof(C.kvc_fence{}.position)]struct{}{}
+
+	// kvc_prompt
+	_ [0]struct{} = [unsafe.Sizeof(Prompt{}) - unsafe.Sizeof(C.kvc_prompt{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Prompt{}.TokenOffset) - unsafe.Offsetof(C.kvc_prompt{}.token_offset)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Prompt{}.TokenOffset) - unsafe.Sizeof(C.kvc_prompt{}.token_offset)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Prompt{}.TokenCount) - unsafe.Offsetof(C.kvc_prompt{}.token_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Prompt{}.TokenCount) - unsafe.Sizeof(C.kvc_prompt{}.token_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Prompt{}.DeviceStream) - unsafe.Offsetof(C.kvc_prompt{}.device_stream)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Prompt{}.DeviceStream) - unsafe.Sizeof(C.kvc_prompt{}.device_stream)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Prompt{}.Scope) - unsafe.Offsetof(C.kvc_prompt{}.scope)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Prompt{}.Scope) - unsafe.Sizeof(C.kvc_prompt{}.scope)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Prompt{}.MustCompute) - unsafe.Offsetof(C.kvc_prompt{}.must_compute)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Prompt{}.MustCompute) - unsafe.Sizeof(C.kvc_prompt{}.must_compute)]struct{}{}
+
+	// kvc_create_result
+	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}) - unsafe.Sizeof(C.kvc_create_result{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CreateResult{}.Status) - unsafe.Offsetof(C.kvc_create_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}.Status) - unsafe.Sizeof(C.kvc_create_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CreateResult{}.WaitCount) - unsafe.Offsetof(C.kvc_create_result{}.wait_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}.WaitCount) - unsafe.Sizeof(C.kvc_create_result{}.wait_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CreateResult{}.Sequence) - unsafe.Offsetof(C.kvc_create_result{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}.Sequence) - unsafe.Sizeof(C.kvc_create_result{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CreateResult{}.MatchedTokens) - unsafe.Offsetof(C.kvc_create_result{}.matched_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}.MatchedTokens) - unsafe.Sizeof(C.kvc_create_result{}.matched_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CreateResult{}.Waits) - unsafe.Offsetof(C.kvc_create_result{}.waits)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}.Waits) - unsafe.Sizeof(C.kvc_create_result{}.waits)]struct{}{}
+
+	// kvc_probe_result
+	_ [0]struct{} = [unsafe.Sizeof(ProbeResult{}) - unsafe.Sizeof(C.kvc_probe_result{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ProbeResult{}.Status) - unsafe.Offsetof(C.kvc_probe_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ProbeResult{}.Status) - unsafe.Sizeof(C.kvc_probe_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ProbeResult{}.MatchedTokens) - unsafe.Offsetof(C.kvc_probe_result{}.matched_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ProbeResult{}.MatchedTokens) - unsafe.Sizeof(C.kvc_probe_result{}.matched_tokens)]struct{}{}
+
+	// kvc_grow_item
+	_ [0]struct{} = [unsafe.Sizeof(GrowItem{}) - unsafe.Sizeof(C.kvc_grow_item{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(GrowItem{}.Sequence) - unsafe.Offsetof(C.kvc_grow_item{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(GrowItem{}.Sequence) - unsafe.Sizeof(C.kvc_grow_item{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(GrowItem{}.CapacityTokens) - unsafe.Offsetof(C.kvc_grow_item{}.capacity_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(GrowItem{}.CapacityTokens) - unsafe.Sizeof(C.kvc_grow_item{}.capacity_tokens)]struct{}{}
+
+	// kvc_grow_result
+	_ [0]struct{} = [unsafe.Sizeof(GrowResult{}) - unsafe.Sizeof(C.kvc_grow_result{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(GrowResult{}.Status) - unsafe.Offsetof(C.kvc_grow_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(GrowResult{}.Status) - unsafe.Sizeof(C.kvc_grow_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(GrowResult{}.AddedPages) - unsafe.Offsetof(C.kvc_grow_result{}.added_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(GrowResult{}.AddedPages) - unsafe.Sizeof(C.kvc_grow_result{}.added_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(GrowResult{}.EvictedBlocks) - unsafe.Offsetof(C.kvc_grow_result{}.evicted_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(GrowResult{}.EvictedBlocks) - unsafe.Sizeof(C.kvc_grow_result{}.evicted_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(GrowResult{}.LeavingPages) - unsafe.Offsetof(C.kvc_grow_result{}.leaving_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(GrowResult{}.LeavingPages) - unsafe.Sizeof(C.kvc_grow_result{}.leaving_pages)]struct{}{}
+
+	// kvc_commit_item
+	_ [0]struct{} = [unsafe.Sizeof(CommitItem{}) - unsafe.Sizeof(C.kvc_commit_item{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CommitItem{}.Sequence) - unsafe.Offsetof(C.kvc_commit_item{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CommitItem{}.Sequence) - unsafe.Sizeof(C.kvc_commit_item{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CommitItem{}.TokenOffset) - unsafe.Offsetof(C.kvc_commit_item{}.token_offset)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CommitItem{}.TokenOffset) - unsafe.Sizeof(C.kvc_commit_item{}.token_offset)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CommitItem{}.TokenCount) - unsafe.Offsetof(C.kvc_commit_item{}.token_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CommitItem{}.TokenCount) - unsafe.Sizeof(C.kvc_commit_item{}.token_count)]struct{}{}
+
+	// kvc_commit_result
+	_ [0]struct{} = [unsafe.Sizeof(CommitResult{}) - unsafe.Sizeof(C.kvc_commit_result{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CommitResult{}.Status) - unsafe.Offsetof(C.kvc_commit_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CommitResult{}.Status) - unsafe.Sizeof(C.kvc_commit_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CommitResult{}.StoredBlocks) - unsafe.Offsetof(C.kvc_commit_result{}.stored_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CommitResult{}.StoredBlocks) - unsafe.Sizeof(C.kvc_commit_result{}.stored_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CommitResult{}.DeduplicatedBlocks) - unsafe.Offsetof(C.kvc_commit_result{}.deduplicated_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CommitResult{}.DeduplicatedBlocks) - unsafe.Sizeof(C.kvc_commit_result{}.deduplicated_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CommitResult{}.FirstChangedBlock) - unsafe.Offsetof(C.kvc_commit_result{}.first_changed_block)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CommitResult{}.FirstChangedBlock) - unsafe.Sizeof(C.kvc_commit_result{}.first_changed_block)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CommitResult{}.CommittedTokens) - unsafe.Offsetof(C.kvc_commit_result{}.committed_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CommitResult{}.CommittedTokens) - unsafe.Sizeof(C.kvc_commit_result{}.committed_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CommitResult{}.WaitCount) - unsafe.Offsetof(C.kvc_commit_result{}.wait_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CommitResult{}.WaitCount) - unsafe.Sizeof(C.kvc_commit_result{}.wait_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CommitResult{}.Waits) - unsafe.Offsetof(C.kvc_commit_result{}.waits)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CommitResult{}.Waits) - unsafe.Sizeof(C.kvc_commit_result{}.waits)]struct{}{}
+
+	// kvc_sequence_info
+	_ [0]struct{} = [unsafe.Sizeof(SequenceInfo{}) - unsafe.Sizeof(C.kvc_sequence_info{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(SequenceInfo{}.CommittedTokens) - unsafe.Offsetof(C.kvc_sequence_info{}.committed_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(SequenceInfo{}.CommittedTokens) - unsafe.Sizeof(C.kvc_sequence_info{}.committed_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(SequenceInfo{}.MatchedTokens) - unsafe.Offsetof(C.kvc_sequence_info{}.matched_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(SequenceInfo{}.MatchedTokens) - unsafe.Sizeof(C.kvc_sequence_info{}.matched_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(SequenceInfo{}.CapacityTokens) - unsafe.Offsetof(C.kvc_sequence_info{}.capacity_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(SequenceInfo{}.CapacityTokens) - unsafe.Sizeof(C.kvc_sequence_info{}.capacity_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(SequenceInfo{}.DeviceStream) - unsafe.Offsetof(C.kvc_sequence_info{}.device_stream)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(SequenceInfo{}.DeviceStream) - unsafe.Sizeof(C.kvc_sequence_info{}.device_stream)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(SequenceInfo{}.BlockCount) - unsafe.Offsetof(C.kvc_sequence_info{}.block_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(SequenceInfo{}.BlockCount) - unsafe.Sizeof(C.kvc_sequence_info{}.block_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(SequenceInfo{}.Detached) - unsafe.Offsetof(C.kvc_sequence_info{}.detached)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(SequenceInfo{}.Detached) - unsafe.Sizeof(C.kvc_sequence_info{}.detached)]struct{}{}
+
+	// kvc_stats
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}) - unsafe.Sizeof(C.kvc_stats{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.StructSize) - unsafe.Offsetof(C.kvc_stats{}.struct_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.StructSize) - unsafe.Sizeof(C.kvc_stats{}.struct_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.TotalPages) - unsafe.Offsetof(C.kvc_stats{}.total_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.TotalPages) - unsafe.Sizeof(C.kvc_stats{}.total_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.LivePages) - unsafe.Offsetof(C.kvc_stats{}.live_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.LivePages) - unsafe.Sizeof(C.kvc_stats{}.live_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.CachedPages) - unsafe.Offsetof(C.kvc_stats{}.cached_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.CachedPages) - unsafe.Sizeof(C.kvc_stats{}.cached_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.FreePages) - unsafe.Offsetof(C.kvc_stats{}.free_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.FreePages) - unsafe.Sizeof(C.kvc_stats{}.free_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.QuarantinedPages) - unsafe.Offsetof(C.kvc_stats{}.quarantined_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.QuarantinedPages) - unsafe.Sizeof(C.kvc_stats{}.quarantined_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.LeavingPages) - unsafe.Offsetof(C.kvc_stats{}.leaving_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.LeavingPages) - unsafe.Sizeof(C.kvc_stats{}.leaving_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.PeakLivePages) - unsafe.Offsetof(C.kvc_stats{}.peak_live_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.PeakLivePages) - unsafe.Sizeof(C.kvc_stats{}.peak_live_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.Blocks) - unsafe.Offsetof(C.kvc_stats{}.blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.Blocks) - unsafe.Sizeof(C.kvc_stats{}.blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.Roots) - unsafe.Offsetof(C.kvc_stats{}.roots)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.Roots) - unsafe.Sizeof(C.kvc_stats{}.roots)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.Sequences) - unsafe.Offsetof(C.kvc_stats{}.sequences)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.Sequences) - unsafe.Sizeof(C.kvc_stats{}.sequences)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.CreatedSequences) - unsafe.Offsetof(C.kvc_stats{}.created_sequences)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.CreatedSequences) - unsafe.Sizeof(C.kvc_stats{}.created_sequences)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.AskedBlocks) - unsafe.Offsetof(C.kvc_stats{}.asked_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.AskedBlocks) - unsafe.Sizeof(C.kvc_stats{}.asked_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.MatchedBlocks) - unsafe.Offsetof(C.kvc_stats{}.matched_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.MatchedBlocks) - unsafe.Sizeof(C.kvc_stats{}.matched_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.StoredBlocks) - unsafe.Offsetof(C.kvc_stats{}.stored_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.StoredBlocks) - unsafe.Sizeof(C.kvc_stats{}.stored_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.DeduplicatedBlocks) - unsafe.Offsetof(C.kvc_stats{}.deduplicated_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.DeduplicatedBlocks) - unsafe.Sizeof(C.kvc_stats{}.deduplicated_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.EvictedBlocks) - unsafe.Offsetof(C.kvc_stats{}.evicted_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.EvictedBlocks) - unsafe.Sizeof(C.kvc_stats{}.evicted_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.ResetBlocks) - unsafe.Offsetof(C.kvc_stats{}.reset_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.ResetBlocks) - unsafe.Sizeof(C.kvc_stats{}.reset_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.Resets) - unsafe.Offsetof(C.kvc_stats{}.resets)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.Resets) - unsafe.Sizeof(C.kvc_stats{}.resets)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.RefusedNotNow) - unsafe.Offsetof(C.kvc_stats{}.refused_not_now)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.RefusedNotNow) - unsafe.Sizeof(C.kvc_stats{}.refused_not_now)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.RefusedNeverFits) - unsafe.Offsetof(C.kvc_stats{}.refused_never_fits)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.RefusedNeverFits) - unsafe.Sizeof(C.kvc_stats{}.refused_never_fits)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.MetadataBytes) - unsafe.Offsetof(C.kvc_stats{}.metadata_bytes)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.MetadataBytes) - unsafe.Sizeof(C.kvc_stats{}.metadata_bytes)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.PrefaultNs) - unsafe.Offsetof(C.kvc_stats{}.prefault_ns)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.PrefaultNs) - unsafe.Sizeof(C.kvc_stats{}.prefault_ns)]struct{}{}
+
+	// kvc_resident_block
+	_ [0]struct{} = [unsafe.Sizeof(ResidentBlock{}) - unsafe.Sizeof(C.kvc_resident_block{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ResidentBlock{}.Hash) - unsafe.Offsetof(C.kvc_resident_block{}.hash)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ResidentBlock{}.Hash) - unsafe.Sizeof(C.kvc_resident_block{}.hash)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ResidentBlock{}.Announced) - unsafe.Offsetof(C.kvc_resident_block{}.announced)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ResidentBlock{}.Announced) - unsafe.Sizeof(C.kvc_resident_block{}.announced)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ResidentBlock{}.Digest) - unsafe.Offsetof(C.kvc_resident_block{}.digest)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ResidentBlock{}.Digest) - unsafe.Sizeof(C.kvc_resident_block{}.digest)]struct{}{}
+
+	// kvc_host_fill
+	_ [0]struct{} = [unsafe.Sizeof(HostFill{}) - unsafe.Sizeof(C.kvc_host_fill{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(HostFill{}.Page) - unsafe.Offsetof(C.kvc_host_fill{}.page)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(HostFill{}.Page) - unsafe.Sizeof(C.kvc_host_fill{}.page)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(HostFill{}.Value) - unsafe.Offsetof(C.kvc_host_fill{}.value)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(HostFill{}.Value) - unsafe.Sizeof(C.kvc_host_fill{}.value)]struct{}{}
+)
