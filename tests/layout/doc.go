@@ -1,0 +1,8 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package layout holds the rules that keep the tree in shape: both builds compile the same sources and the go command
+// sees each of them; layers use only what is below them; foreign libraries stay behind the one file that wraps them;
+// every source file names its licence. The package's tests apply the rules to this repository, and to small wrong
+// trees, so that each rule is known to bite.
+package layout

@@ -1,0 +1,187 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package layout
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const modulePath = "github.com/kvcast/kvcast"
+
+// goFile is what the rules need to know of a Go file.
+type goFile struct {
+	paths    []string
+	preamble string // the comment above import "C"
+	err      error
+}
+
+func (f goFile) imports(p string) bool { return slices.Contains(f.paths, p) }
+
+func (t *Tree) goFile(name string) goFile {
+	parsed, err := parser.ParseFile(token.NewFileSet(), name, t.read(name), parser.ImportsOnly|parser.ParseComments)
+	if err != nil {
+		return goFile{err: err}
+	}
+	var f goFile
+	for _, decl := range parsed.Decls {
+		gen, ok := decl.(*ast.GenDecl)
+		if !ok {
+			continue
+		}
+		for _, spec := range gen.Specs {
+			imp, ok := spec.(*ast.ImportSpec)
+			if !ok {
+				continue
+			}
+			p, err := strconv.Unquote(imp.Path.Value)
+			if err != nil {
+				return goFile{err: err}
+			}
+			f.paths = append(f.paths, p)
+			if p != "C" {
+				continue
+			}
+			for _, doc := range []*ast.CommentGroup{gen.Doc, imp.Doc} {
+				if doc != nil {
+					f.preamble += commentText(doc)
+				}
+			}
+		}
+	}
+	return f
+}
+
+// commentText returns a comment without its markers. (CommentGroup.Text would drop lines that look like directives.)
+func commentText(group *ast.CommentGroup) string {
+	var b strings.Builder
+	for _, c := range group.List {
+		text := c.Text
+		if line, ok := strings.CutPrefix(text, "//"); ok {
+			text = line
+		} else {
+			text = strings.TrimSuffix(strings.TrimPrefix(text, "/*"), "*/")
+		}
+		b.WriteString(text + "\n")
+	}
+	return b.String()
+}
+
+// packageImports tells whether a Go file of the package in a folder imports p.
+func (t *Tree) packageImports(folder, p string) bool {
+	return slices.ContainsFunc(t.files, func(name string) bool {
+		return path.Dir(name) == folder && isGo(name) && !isGoTest(name) && t.goFile(name).imports(p)
+	})
+}
+
+// importArrows says which folders of this module the Go files of a folder may import. The longest folder that fits
+// decides; a folder may always import itself and what is below it.
+var importArrows = map[string][]string{
+	"native":         {},
+	"sink":           {"native"},
+	"cuda":           {"native"},
+	"cuda/inventory": {},
+	"cgo":            {"native", "sink", "cuda"},
+	"bindings":       {"native", "sink", "cuda", "cgo"},
+	"bindings/event": {}, // plain types, so that the codec builds without cgo
+	"publisher":      {"bindings"},
+	"publisher/wire": {"bindings/event"},
+	"cmd":            {"native", "sink", "cuda", "cgo", "bindings", "publisher"},
+	"examples":       {"bindings", "publisher"},
+	"tests":          {"native", "sink", "cuda", "cgo", "bindings", "publisher", "cmd"},
+}
+
+// inventory links with "ignore unresolved symbols" for the whole program, so no library package may bring it in.
+const inventory = "cuda/inventory"
+
+// foreignImports says which files may import a foreign module. The key is a prefix of the import path.
+var foreignImports = map[string]func(name string) bool{
+	"github.com/pebbe/zmq4": func(name string) bool {
+		ok, err := path.Match("publisher/zmq*.go", name)
+		return err == nil && ok
+	},
+	"github.com/NVIDIA/go-nvml": func(name string) bool { return inFolder(name, inventory) },
+	"gorgonia.org/cu":           func(name string) bool { return inFolder(name, "cuda/cuinterop") },
+}
+
+// Imports: Go imports follow the arrows, and a foreign library is imported only where it is wrapped.
+func Imports(t *Tree) []string {
+	var found []string
+	for _, name := range t.files {
+		if !isGo(name) || strings.Contains(name, "/testdata/") {
+			continue
+		}
+		f := t.goFile(name)
+		if f.err != nil {
+			found = append(found, fmt.Sprintf("%s: %v", name, f.err))
+			continue
+		}
+		folder, allowed := arrows(name)
+		if folder == "" {
+			found = append(found, fmt.Sprintf("%s: a Go file in a folder that belongs to no layer", name))
+			continue
+		}
+		for _, p := range f.paths {
+			for module, ok := range foreignImports {
+				if (p == module || strings.HasPrefix(p, module+"/")) && !ok(name) && layer(name) != "tests" {
+					found = append(found, fmt.Sprintf("%s: imports %s, which is wrapped elsewhere", name, p))
+				}
+			}
+			to, ours := strings.CutPrefix(p, modulePath+"/")
+			if !ours {
+				continue
+			}
+			if within(to, inventory) && !inFolder(name, inventory) && !inFolder(name, "cmd/kvcast") && layer(name) != "tests" {
+				found = append(found, fmt.Sprintf("%s: imports %s, which only cmd/kvcast may", name, to))
+				continue
+			}
+			if !within(to, folder) && !slices.ContainsFunc(allowed, func(a string) bool { return within(to, a) }) {
+				found = append(found, fmt.Sprintf("%s: imports %s: %s must not use it", name, to, folder))
+			}
+		}
+	}
+	return found
+}
+
+// within tells whether import path p is folder or below it.
+func within(p, folder string) bool { return p == folder || strings.HasPrefix(p, folder+"/") }
+
+// arrows returns the folder whose arrows hold for a file, and the arrows.
+func arrows(name string) (folder string, allowed []string) {
+	for candidate, to := range importArrows {
+		if inFolder(name, candidate) && len(candidate) > len(folder) {
+			folder, allowed = candidate, to
+		}
+	}
+	return folder, allowed
+}
+
+// Cgo: C is called in the raw layer and below it only, so that everything above is plain Go.
+func Cgo(t *Tree) []string {
+	var found []string
+	for _, name := range t.files {
+		if isGo(name) && t.goFile(name).imports("C") && !slices.Contains([]string{"native", "sink", "cuda", "cgo"}, layer(name)) {
+			found = append(found, fmt.Sprintf("%s: imports \"C\" outside native, sink, cuda and cgo", name))
+		}
+	}
+	return found
+}
+
+// Unsafe: unsafe is used in the raw layer and below it only. Tests may use it to look at addresses.
+func Unsafe(t *Tree) []string {
+	var found []string
+	for _, name := range t.files {
+		if isGo(name) && !isGoTest(name) && t.goFile(name).imports("unsafe") &&
+			!slices.Contains([]string{"native", "sink", "cuda", "cgo", "tests"}, layer(name)) {
+			found = append(found, fmt.Sprintf("%s: imports unsafe outside native, sink, cuda and cgo", name))
+		}
+	}
+	return found
+}
