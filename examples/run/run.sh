@@ -1,0 +1,111 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The kvcast authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# The whole path on one machine: a production trace goes through the native allocator, its events over ZeroMQ into a
+# separate process, which checks the stream and mirrors it. At the end the mirror must equal the set of blocks that the
+# allocator itself says can be reused. Exit status 0 only then.
+#
+# Environment: CAPACITY_BLOCKS, SINK_BLOCKS, TRACE.
+
+set -eu
+
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
+kvcast=$root/bin/kvcast
+trace=${TRACE:-$root/tests/data/mooncake_conversation_2000.jsonl}
+# Below the 1.2 million different blocks of the shipped trace, so that pages are evicted.
+capacity=${CAPACITY_BLOCKS:-500000}
+# A record buffer of a few requests, so that a burst overflows it and one sees blocks deferred and healed.
+sink=${SINK_BLOCKS:-20000}
+block_size=16
+
+[ -x "$kvcast" ] || {
+  echo "run: $kvcast is missing; 'make run' builds it" >&2
+  exit 2
+}
+
+work=$(mktemp -d)
+tap=
+cleanup() {
+  if [ -n "$tap" ]; then kill "$tap" 2>/dev/null || true; fi
+  rm -rf "$work"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+
+fail() {
+  echo "run: $*" >&2
+  for log in "$work/replay.err" "$work/tap.out" "$work/tap.err"; do
+    [ -s "$log" ] && tail -n 5 "$log" | cut -c 1-500 >&2
+  done
+  exit 1
+}
+
+endpoint=ipc://$work/events
+
+echo "kvcast: $(grep -c '' "$trace") requests of a production trace, $block_size tokens per block, $capacity blocks of capacity"
+echo "  replay (allocator, sink, publisher) -> $endpoint -> tap --verify (a process of its own)"
+
+"$kvcast" tap "$endpoint" --verify --idle-exit 3s --mirror-out "$work/mirror" >"$work/tap.out" 2>"$work/tap.err" &
+tap=$!
+
+# Nothing is sent before the tap has subscribed. The progress bar, if any, goes to the terminal.
+"$kvcast" replay --trace "$trace" --block-size "$block_size" --capacity-blocks "$capacity" --sink-blocks "$sink" \
+  --device host --publisher zmq --endpoint "$endpoint" --wait-subscribers 1 \
+  --resident-out "$work/resident" --json >"$work/replay.json" ||
+  fail "the replay failed"
+
+verified=yes
+wait "$tap" || verified=no
+tap=
+[ "$verified" = yes ] || fail "the tap found a breach of the stream's contract"
+
+# Prints a number from the replay's JSON object.
+field() {
+  value=$(tr ',{}' '\n\n\n' <"$work/replay.json" | sed -n "s/^[[:space:]]*\"$1\"[[:space:]]*:[[:space:]]*\([-+.0-9eE]*\).*/\1/p")
+  [ -n "$value" ] || fail "the replay did not report $1"
+  echo "$value"
+}
+
+stored=$(field stored_blocks)
+removed=$(field removed_blocks)
+unannounced=$(field unannounced_blocks)
+wall=$(field wall_seconds)
+requests=$(field requests)
+hits=$(field hit_blocks)
+asked=$(field prompt_blocks)
+deferred=$(field deferred_blocks)
+healed=$(field healed_blocks)
+scheduler=$(field scheduler_seconds)
+bytes=$(field bytes_published)
+batches=$(field batches)
+resident=$(grep -c '' "$work/resident" || true)
+mirrored=$(grep -c '' "$work/mirror" || true)
+equal=no
+if cmp -s "$work/resident" "$work/mirror"; then equal=yes; fi
+
+awk -v requests="$requests" -v hits="$hits" -v asked="$asked" -v stored="$stored" -v removed="$removed" \
+  -v deferred="$deferred" -v healed="$healed" -v wall="$wall" -v scheduler="$scheduler" -v bytes="$bytes" \
+  -v batches="$batches" -v resident="$resident" -v mirrored="$mirrored" -v equal="$equal" '
+  BEGIN {
+    printf "\n"
+    printf "  requests               %12d\n", requests
+    printf "  hit rate               %11.1f%%  (%d of %d full prompt blocks)\n", 100 * hits / asked, hits, asked
+    printf "  blocks stored          %12d\n", stored
+    printf "  blocks removed         %12d\n", removed
+    printf "  deferred, then healed  %12d, %d\n", deferred, healed
+    printf "  blocks/s               %12d  (stored and removed, commit to socket; %.1f s in all, %.1f s in the allocator)\n",
+      (stored + removed) / wall, wall, scheduler
+    printf "  published              %12d  batches, %.1f MB\n", batches, bytes / 1e6
+    printf "  mirror                 %12d  blocks, seen by the tap\n", mirrored
+    printf "  resident set           %12d  blocks, said by the allocator\n", resident
+    printf "  mirror equals resident set: %s\n", equal
+  }'
+
+[ "$equal" = yes ] || fail "the mirror differs from the resident set"
+[ "$stored" -gt 0 ] || fail "nothing was stored"
+[ "$resident" -gt 0 ] || fail "nothing is resident at the end"
+[ "$unannounced" = 0 ] || fail "$unannounced reusable blocks were never announced"
+if [ "$capacity" -lt 1000000 ] && [ -z "${TRACE:-}" ]; then
+  [ "$removed" -gt 0 ] || fail "nothing was removed, though the capacity is below the trace's blocks"
+fi
