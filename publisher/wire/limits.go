@@ -1,0 +1,65 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import "fmt"
+
+// Limits bound what a decoder takes from the network. A zero field means its
+// default.
+type Limits struct {
+	// MaxBytes is the longest payload; default 64 MiB (a snapshot batch may
+	// have 32 MiB).
+	MaxBytes int
+	// MaxDepth is the deepest nesting of lists and maps, the envelope being 1;
+	// default 16; 6 (what a multimodal event takes) to 64.
+	MaxDepth int
+	// MaxEvents is the most events in a batch; default 1,048,576.
+	MaxEvents int
+	// MaxHashes is the most hashes in an event; default 1,048,576.
+	MaxHashes int
+	// MaxTokens is the most tokens in an event; default 16,777,216.
+	MaxTokens int
+	// MaxString is the longest string or bytes hash that is kept, in bytes;
+	// default 65,536.
+	MaxString int
+	// MaxInvalid is the most events of a batch that may be unknown or invalid;
+	// beyond it the batch is refused; default 1024.
+	MaxInvalid int
+	// MaxRemarks is the most remarks that are kept; default 64.
+	MaxRemarks int
+}
+
+const (
+	// minDepth is what the contract itself nests: envelope, events, event,
+	// mm_keys, list of a block, map.
+	minDepth = 6
+	// maxDepth is the size of the fixed stack that replaces recursion.
+	maxDepth = 64
+)
+
+func (l Limits) withDefaults() (Limits, error) {
+	for _, f := range [...]struct {
+		v             *int
+		def, min, max int
+		name          string
+	}{
+		{&l.MaxBytes, 64 << 20, 1, 1 << 30, "MaxBytes"},
+		{&l.MaxDepth, 16, minDepth, maxDepth, "MaxDepth"},
+		{&l.MaxEvents, 1 << 20, 1, 1 << 30, "MaxEvents"},
+		{&l.MaxHashes, 1 << 20, 1, 1 << 30, "MaxHashes"},
+		{&l.MaxTokens, 1 << 24, 1, 1 << 30, "MaxTokens"},
+		{&l.MaxString, 1 << 16, 1, 1 << 30, "MaxString"},
+		{&l.MaxInvalid, 1024, 1, 1 << 30, "MaxInvalid"},
+		{&l.MaxRemarks, 64, 1, 1 << 20, "MaxRemarks"},
+	} {
+		if *f.v == 0 {
+			*f.v = f.def
+		}
+		if *f.v < f.min || *f.v > f.max {
+			return l, &Error{Op: "limits", Event: -1, Key: f.name, Offset: -1, Err: ErrConfig,
+				Detail: fmt.Sprintf("%d, want %d..%d", *f.v, f.min, f.max)}
+		}
+	}
+	return l, nil
+}
