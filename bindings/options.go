@@ -1,0 +1,99 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package bindings
+
+import (
+	"math"
+
+	"github.com/kvcast/kvcast/bindings/event"
+	"github.com/kvcast/kvcast/cgo"
+)
+
+// Config says how a Manager is made. Zero fields take the defaults of the C
+// library (kvc_config_init), which are named here.
+type Config struct {
+	// TokensPerBlock is 1..4096; default 16.
+	TokensPerBlock int
+	// CapacityBlocks is the number of pages in the pool, 1..2^27; default 20000.
+	CapacityBlocks int
+	// MaxSequences may be open at once, 1..2^20; default 4096.
+	MaxSequences int
+	// PageBytes of device memory belong to each page; default 0, which keeps
+	// the books only.
+	PageBytes uint64
+	// Seed of the tree's hash and of the host device's order; default 0, which
+	// draws one. Fix it in tests only: clients choose the tokens.
+	Seed uint64
+	// Poison makes the host device fill freed pages with a pattern and check
+	// it before they are handed out again, so that a late write shows.
+	Poison bool
+	// Stream receives the events. It must not have served another manager.
+	// Nil: no events are recorded.
+	Stream *Stream
+}
+
+func (c *Config) raw() (cgo.Config, error) {
+	var raw cgo.Config
+	raw.Init()
+	for _, f := range []struct {
+		name  string
+		value int
+		to    *uint32
+	}{
+		{"TokensPerBlock", c.TokensPerBlock, &raw.TokensPerBlock},
+		{"CapacityBlocks", c.CapacityBlocks, &raw.CapacityBlocks},
+		{"MaxSequences", c.MaxSequences, &raw.MaxSequences},
+	} {
+		if err := set32("new manager", f.name, f.value, f.to); err != nil {
+			return raw, err
+		}
+	}
+	if c.PageBytes != 0 {
+		raw.PageBytes = c.PageBytes
+	}
+	if c.Seed != 0 {
+		raw.Seed = c.Seed
+	}
+	if c.Poison {
+		raw.Flags |= cgo.ConfigPoison
+	}
+	return raw, nil
+}
+
+// StreamConfig says how a Stream is made. Zero fields take the defaults of the
+// C library (kvc_stream_config_init), which are named here.
+type StreamConfig struct {
+	// Form is how block keys become wire hashes; default event.Signed64.
+	Form event.Form
+	// MaxEntries stored blocks may wait undrained; default 50000. What does
+	// not fit is deferred and announced later.
+	MaxEntries int
+	// MaxBlocksPerEvent splits longer chains; default 0, as many as the wire
+	// allows (65536).
+	MaxBlocksPerEvent int
+}
+
+func (c *StreamConfig) raw() (cgo.StreamConfig, error) {
+	var raw cgo.StreamConfig
+	raw.Init()
+	raw.HashForm = uint32(c.Form)
+	if err := set32("new stream", "MaxEntries", c.MaxEntries, &raw.MaxEntries); err != nil {
+		return raw, err
+	}
+	err := set32("new stream", "MaxBlocksPerEvent", c.MaxBlocksPerEvent, &raw.MaxBlocksPerEvent)
+	return raw, err
+}
+
+// set32 stores a non-zero value that fits; the library checks its range.
+func set32(op, name string, value int, to *uint32) error {
+	if value < 0 || value > math.MaxUint32 {
+		return argumentError(op, "%s is %d", name, value)
+	}
+	if value != 0 {
+		*to = uint32(value)
+	}
+	return nil
+}

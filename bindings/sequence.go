@@ -1,0 +1,440 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package bindings
+
+import (
+	"github.com/kvcast/kvcast/cgo"
+)
+
+// SequenceID names a sequence of one manager. Ids carry a generation: one that
+// was released is ErrStaleHandle, never another sequence.
+type SequenceID uint64
+
+// Scope is what must be equal for reuse besides the tokens. An absent part
+// differs from a zero one.
+type Scope struct {
+	// LoRAID is below 2^63; nil: none.
+	LoRAID *uint64
+	// Salt separates tenants; nil: none. It never goes on the wire.
+	Salt *uint64
+	// LoRAName is UTF-8 of at most 255 bytes; "": none. It takes the id's place
+	// in the block keys, so that the order in which adapters are loaded does
+	// not change them.
+	LoRAName string
+	// SaltBytes is a salt of 1..255 bytes; nil: none. It never goes on the wire.
+	SaltBytes []byte
+}
+
+// Prompt asks for a sequence.
+type Prompt struct {
+	// Tokens of the prompt, each below 2^31. They are read during the call only.
+	Tokens []uint32
+	// Scope of the sequence; nil is the empty scope.
+	Scope *Scope
+	// MustCompute tokens at the end are left to compute even if they are found,
+	// since a model needs at least one to go on; 0 allows a full hit.
+	MustCompute int
+	// DeviceStream is where the sequence's kernels will run; 0: none.
+	DeviceStream DeviceStream
+}
+
+// CreateResult is what became of one prompt.
+type CreateResult struct {
+	// Err is nil, ErrInvalidArgument or ErrNotNow (MaxSequences are open); then
+	// the rest is zero.
+	Err error
+	// Sequence is the view of the new sequence.
+	Sequence Sequence
+	// MatchedTokens were found: whole blocks that the sequence now holds and
+	// that count as committed.
+	MatchedTokens int
+	// Waits are fences that the sequence's device stream must wait for before
+	// it reads the pages. The slice's memory is reused if the result is.
+	Waits []Fence
+}
+
+// ProbeResult is what Create would find.
+type ProbeResult struct {
+	Err           error
+	MatchedTokens int
+}
+
+// GrowItem asks for room.
+type GrowItem struct {
+	Sequence SequenceID
+	// CapacityTokens is the room the sequence must have; less than it has
+	// changes nothing.
+	CapacityTokens int
+}
+
+// GrowResult is what became of one GrowItem.
+type GrowResult struct {
+	// Err is nil, ErrNeverFits, ErrNotNow or ErrStaleHandle; then nothing was
+	// evicted for the item.
+	Err           error
+	AddedPages    int
+	EvictedBlocks int
+	// LeavingPages, with ErrNotNow, wait for fences that have not been reached.
+	LeavingPages int
+}
+
+// CommitItem appends tokens to a sequence.
+type CommitItem struct {
+	Sequence SequenceID
+	// Tokens are read during the call only.
+	Tokens []uint32
+}
+
+// CommitResult is what became of one CommitItem.
+type CommitResult struct {
+	// Err is nil, ErrBadState (more than the capacity), ErrStaleHandle or
+	// ErrInvalidArgument; then nothing changed.
+	Err error
+	// StoredBlocks are new in the tree.
+	StoredBlocks int
+	// DeduplicatedBlocks were there already; the sequence's page was given back
+	// for theirs.
+	DeduplicatedBlocks int
+	// FirstChangedBlock is the lowest block whose page changed, -1 if none did.
+	FirstChangedBlock int
+	// CommittedTokens in all, the partly filled tail included.
+	CommittedTokens int
+	// Waits are the fences of the pages that took our pages' place. The slice's
+	// memory is reused if the result is.
+	Waits []Fence
+}
+
+// Create opens sequences: it matches the prompts against the tree and holds
+// what it finds. It takes no page from the pool. out must be at least as long
+// as prompts.
+func (m *Manager) Create(prompts []Prompt, out []CreateResult) error {
+	if err := checkCounts(opCreate.name, len(prompts), len(out)); err != nil {
+		return err
+	}
+	if err := m.enter(opCreate.name); err != nil {
+		return err
+	}
+	defer m.leave()
+	sc := m.scratch.get()
+	defer m.scratch.put(sc)
+	tokens, err := sc.flatten(opCreate.name, prompts)
+	if err != nil {
+		return err
+	}
+	sc.created = sized(sc.created, len(prompts))
+	s := m.raw.SequencesCreate(sc.prompts, tokens, sc.scopes, sc.bytes, sc.created, &sc.err)
+	if s != cgo.OK {
+		return callError(opCreate.name, s, &sc.err)
+	}
+	for i := range sc.created {
+		r, o := &sc.created[i], &out[i]
+		o.Waits = o.Waits[:0]
+		if o.Err = opCreate.item(r.Status); o.Err != nil {
+			o.Sequence, o.MatchedTokens = Sequence{}, 0
+			continue
+		}
+		o.MatchedTokens = int(r.MatchedTokens)
+		o.Sequence = Sequence{m: m, id: SequenceID(r.Sequence), matched: o.MatchedTokens}
+		o.Waits = appendFences(o.Waits, r.Waits[:r.WaitCount])
+	}
+	return nil
+}
+
+// Probe looks up prompts and changes nothing, not even the order of eviction.
+// Its answer is a hint: the tree may change while it looks.
+func (m *Manager) Probe(prompts []Prompt, out []ProbeResult) error {
+	if err := checkCounts(opProbe.name, len(prompts), len(out)); err != nil {
+		return err
+	}
+	if err := m.enter(opProbe.name); err != nil {
+		return err
+	}
+	defer m.leave()
+	sc := m.scratch.get()
+	defer m.scratch.put(sc)
+	tokens, err := sc.flatten(opProbe.name, prompts)
+	if err != nil {
+		return err
+	}
+	sc.probed = sized(sc.probed, len(prompts))
+	s := m.raw.Probe(sc.prompts, tokens, sc.scopes, sc.bytes, sc.probed, &sc.err)
+	if s != cgo.OK {
+		return callError(opProbe.name, s, &sc.err)
+	}
+	for i := range sc.probed {
+		r := &sc.probed[i]
+		out[i] = ProbeResult{Err: opProbe.item(r.Status)}
+		if r.Status == cgo.OK {
+			out[i].MatchedTokens = int(r.MatchedTokens)
+		}
+	}
+	return nil
+}
+
+// Grow gives sequences room, all or nothing for each item, evicting the least
+// recently used blocks that nobody holds. Nothing is evicted unless the demand
+// is met.
+func (m *Manager) Grow(items []GrowItem, out []GrowResult) error {
+	if err := checkCounts(opGrow.name, len(items), len(out)); err != nil {
+		return err
+	}
+	for i := range items {
+		if items[i].CapacityTokens < 0 {
+			return argumentError(opGrow.name, "item %d: CapacityTokens is %d", i,
+				items[i].CapacityTokens)
+		}
+	}
+	if err := m.enter(opGrow.name); err != nil {
+		return err
+	}
+	defer m.leave()
+	sc := m.scratch.get()
+	defer m.scratch.put(sc)
+	sc.grow = sized(sc.grow, len(items))
+	for i := range items {
+		sc.grow[i] = cgo.GrowItem{
+			Sequence:       uint64(items[i].Sequence),
+			CapacityTokens: uint64(items[i].CapacityTokens),
+		}
+	}
+	sc.grown = sized(sc.grown, len(items))
+	if s := m.raw.SequencesGrow(sc.grow, sc.grown, &sc.err); s != cgo.OK {
+		return callError(opGrow.name, s, &sc.err)
+	}
+	for i := range sc.grown {
+		r := &sc.grown[i]
+		out[i] = GrowResult{
+			Err:           opGrow.item(r.Status),
+			AddedPages:    int(r.AddedPages),
+			EvictedBlocks: int(r.EvictedBlocks),
+			LeavingPages:  int(r.LeavingPages),
+		}
+	}
+	return nil
+}
+
+// Commit appends tokens whose KV values exist, or will once the sequence's
+// device stream has done the work queued so far. Each block that becomes full
+// becomes reusable.
+func (m *Manager) Commit(items []CommitItem, out []CommitResult) error {
+	if err := checkCounts(opCommit.name, len(items), len(out)); err != nil {
+		return err
+	}
+	if err := m.enter(opCommit.name); err != nil {
+		return err
+	}
+	defer m.leave()
+	sc := m.scratch.get()
+	defer m.scratch.put(sc)
+	sc.commit, sc.tokens = sized(sc.commit, len(items)), sc.tokens[:0]
+	for i := range items {
+		sc.commit[i] = cgo.CommitItem{
+			Sequence:    uint64(items[i].Sequence),
+			TokenOffset: uint64(len(sc.tokens)),
+			TokenCount:  uint64(len(items[i].Tokens)),
+		}
+		if len(items) > 1 {
+			sc.tokens = append(sc.tokens, items[i].Tokens...)
+		}
+	}
+	tokens := sc.tokens
+	if len(items) == 1 {
+		tokens = items[0].Tokens // no need to copy
+	}
+	sc.commits = sized(sc.commits, len(items))
+	if s := m.raw.SequencesCommit(sc.commit, tokens, sc.commits, &sc.err); s != cgo.OK {
+		return callError(opCommit.name, s, &sc.err)
+	}
+	for i := range sc.commits {
+		r := &sc.commits[i]
+		waits := out[i].Waits[:0]
+		out[i] = CommitResult{Err: opCommit.item(r.Status), FirstChangedBlock: -1, Waits: waits}
+		if r.Status != cgo.OK {
+			continue
+		}
+		out[i].StoredBlocks = int(r.StoredBlocks)
+		out[i].DeduplicatedBlocks = int(r.DeduplicatedBlocks)
+		if r.FirstChangedBlock != cgo.NoBlock {
+			out[i].FirstChangedBlock = int(r.FirstChangedBlock)
+		}
+		out[i].CommittedTokens = int(r.CommittedTokens)
+		out[i].Waits = appendFences(waits, r.Waits[:r.WaitCount])
+	}
+	return nil
+}
+
+// Release closes sequences. Their committed blocks stay reusable; other pages
+// go back to the pool behind a fence. errs[i] is nil or ErrStaleHandle; errs
+// must be at least as long as ids.
+func (m *Manager) Release(ids []SequenceID, errs []error) error {
+	if err := checkCounts(opRelease.name, len(ids), len(errs)); err != nil {
+		return err
+	}
+	if err := m.enter(opRelease.name); err != nil {
+		return err
+	}
+	defer m.leave()
+	sc := m.scratch.get()
+	defer m.scratch.put(sc)
+	sc.ids, sc.status = sized(sc.ids, len(ids)), sized(sc.status, len(ids))
+	for i, id := range ids {
+		sc.ids[i] = uint64(id)
+	}
+	if s := m.raw.SequencesRelease(sc.ids, sc.status, &sc.err); s != cgo.OK {
+		return callError(opRelease.name, s, &sc.err)
+	}
+	for i, s := range sc.status {
+		errs[i] = opRelease.item(s)
+	}
+	return nil
+}
+
+// SequenceInfo are the facts of one sequence.
+type SequenceInfo struct {
+	CommittedTokens int
+	MatchedTokens   int
+	CapacityTokens  int
+	DeviceStream    DeviceStream
+	// Blocks is the number of pages the sequence has.
+	Blocks int
+	// Detached after a reset: later commits create no block.
+	Detached bool
+}
+
+// Info reads the facts of a sequence.
+func (m *Manager) Info(id SequenceID) (SequenceInfo, error) {
+	info, _, err := m.get("info", id, 0, nil)
+	return info, err
+}
+
+// Pages appends the pages of a sequence, in order, to dst.
+func (m *Manager) Pages(id SequenceID, dst []uint32) ([]uint32, error) {
+	const op = "pages"
+	for start := len(dst); ; {
+		info, written, err := m.get(op, id, 0, dst[start:cap(dst)])
+		if err != nil {
+			return dst, err
+		}
+		if written >= info.Blocks {
+			return dst[:start+written], nil
+		}
+		// Room for what there is now; the sequence may grow meanwhile.
+		grown := make([]uint32, start, start+info.Blocks+info.Blocks/4)
+		copy(grown, dst)
+		dst = grown
+	}
+}
+
+func (m *Manager) get(op string, id SequenceID, first uint32,
+	pages []uint32) (SequenceInfo, int, error) {
+	if err := m.enter(op); err != nil {
+		return SequenceInfo{}, 0, err
+	}
+	defer m.leave()
+	var raw cgo.SequenceInfo
+	var e cgo.Error
+	written, s := m.raw.SequenceGet(uint64(id), first, pages, &raw, &e)
+	if s != cgo.OK {
+		return SequenceInfo{}, 0, callError(op, s, &e)
+	}
+	return SequenceInfo{
+		CommittedTokens: int(raw.CommittedTokens),
+		MatchedTokens:   int(raw.MatchedTokens),
+		CapacityTokens:  int(raw.CapacityTokens),
+		DeviceStream:    DeviceStream(raw.DeviceStream),
+		Blocks:          int(raw.BlockCount),
+		Detached:        raw.Detached != 0,
+	}, written, nil
+}
+
+// Sequence is a thin view of one sequence, for programs that handle them one
+// by one. It is a small value and may be copied; all copies name the same
+// sequence. Its methods are the manager's batch calls with a single item.
+type Sequence struct {
+	m       *Manager
+	id      SequenceID
+	matched int
+	waits   [cgo.MaxWaits]Fence
+	waiting int
+}
+
+// Open opens one sequence.
+func (m *Manager) Open(p Prompt) (*Sequence, error) {
+	s := new(Sequence)
+	prompts := [1]Prompt{p}
+	out := [1]CreateResult{{Waits: s.waits[:0]}}
+	if err := m.Create(prompts[:], out[:]); err != nil {
+		return nil, err
+	}
+	if out[0].Err != nil {
+		return nil, out[0].Err
+	}
+	s.m, s.id, s.matched = m, out[0].Sequence.id, out[0].MatchedTokens
+	s.waiting = len(out[0].Waits)
+	return s, nil
+}
+
+// ID is the sequence's id, for the batch calls.
+func (s Sequence) ID() SequenceID { return s.id }
+
+// MatchedTokens were found when the sequence was created.
+func (s Sequence) MatchedTokens() int { return s.matched }
+
+// Waits appends the fences that Open returned to dst. (Create reports them in
+// its results.)
+func (s Sequence) Waits(dst []Fence) []Fence { return append(dst, s.waits[:s.waiting]...) }
+
+// Grow gives the sequence room.
+func (s Sequence) Grow(capacityTokens int) (GrowResult, error) {
+	if s.m == nil {
+		return GrowResult{}, opGrow.item(cgo.StaleHandle)
+	}
+	items, out := [1]GrowItem{{s.id, capacityTokens}}, [1]GrowResult{}
+	if err := s.m.Grow(items[:], out[:]); err != nil {
+		return GrowResult{}, err
+	}
+	return out[0], out[0].Err
+}
+
+// Commit appends tokens.
+func (s Sequence) Commit(tokens []uint32) (CommitResult, error) {
+	if s.m == nil {
+		return CommitResult{}, opCommit.item(cgo.StaleHandle)
+	}
+	items, out := [1]CommitItem{{s.id, tokens}}, [1]CommitResult{}
+	if err := s.m.Commit(items[:], out[:]); err != nil {
+		return CommitResult{}, err
+	}
+	return out[0], out[0].Err
+}
+
+// Pages appends the sequence's pages, in order, to dst.
+func (s Sequence) Pages(dst []uint32) ([]uint32, error) {
+	if s.m == nil {
+		return dst, &Error{Op: "pages", Status: StatusStaleHandle}
+	}
+	return s.m.Pages(s.id, dst)
+}
+
+// Info reads the facts of the sequence.
+func (s Sequence) Info() (SequenceInfo, error) {
+	if s.m == nil {
+		return SequenceInfo{}, &Error{Op: "info", Status: StatusStaleHandle}
+	}
+	return s.m.Info(s.id)
+}
+
+// Release closes the sequence. A second time it is ErrStaleHandle.
+func (s Sequence) Release() error {
+	if s.m == nil {
+		return opRelease.item(cgo.StaleHandle)
+	}
+	ids, errs := [1]SequenceID{s.id}, [1]error{}
+	if err := s.m.Release(ids[:], errs[:]); err != nil {
+		return err
+	}
+	return errs[0]
+}

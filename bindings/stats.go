@@ -1,0 +1,176 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package bindings
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/kvcast/kvcast/cgo"
+)
+
+// Stats are a manager's pages at one instant and its counts since it was made.
+// Always LivePages + CachedPages + FreePages + QuarantinedPages + LeavingPages
+// == TotalPages.
+type Stats struct {
+	TotalPages       uint64
+	LivePages        uint64 // held by open sequences
+	CachedPages      uint64 // reusable, held by nobody: what can be evicted
+	FreePages        uint64
+	QuarantinedPages uint64 // given up, fence not reached yet
+	LeavingPages     uint64 // on their way to another tier
+	PeakLivePages    uint64
+
+	Blocks    uint64 // in the tree
+	Roots     uint64 // scopes in the tree
+	Sequences uint64 // open
+
+	CreatedSequences   uint64
+	AskedBlocks        uint64 // full blocks of the prompts given to Create
+	MatchedBlocks      uint64 // of those, found
+	StoredBlocks       uint64 // blocks that entered the tree
+	DeduplicatedBlocks uint64
+	EvictedBlocks      uint64
+	ResetBlocks        uint64 // blocks that resets took out of the tree
+	Resets             uint64
+	RefusedNotNow      uint64 // grow items
+	RefusedNeverFits   uint64
+
+	MetadataBytes uint64        // host memory of arenas and tables
+	Prefault      time.Duration // what touching them took when the manager was made
+}
+
+// Stats reads them.
+func (m *Manager) Stats() (Stats, error) {
+	const op = "stats"
+	if err := m.enter(op); err != nil {
+		return Stats{}, err
+	}
+	defer m.leave()
+	var raw cgo.Stats
+	var e cgo.Error
+	raw.Init()
+	if s := m.raw.Stats(&raw, &e); s != cgo.OK {
+		return Stats{}, callError(op, s, &e)
+	}
+	return Stats{
+		TotalPages:         raw.TotalPages,
+		LivePages:          raw.LivePages,
+		CachedPages:        raw.CachedPages,
+		FreePages:          raw.FreePages,
+		QuarantinedPages:   raw.QuarantinedPages,
+		LeavingPages:       raw.LeavingPages,
+		PeakLivePages:      raw.PeakLivePages,
+		Blocks:             raw.Blocks,
+		Roots:              raw.Roots,
+		Sequences:          raw.Sequences,
+		CreatedSequences:   raw.CreatedSequences,
+		AskedBlocks:        raw.AskedBlocks,
+		MatchedBlocks:      raw.MatchedBlocks,
+		StoredBlocks:       raw.StoredBlocks,
+		DeduplicatedBlocks: raw.DeduplicatedBlocks,
+		EvictedBlocks:      raw.EvictedBlocks,
+		ResetBlocks:        raw.ResetBlocks,
+		Resets:             raw.Resets,
+		RefusedNotNow:      raw.RefusedNotNow,
+		RefusedNeverFits:   raw.RefusedNeverFits,
+		MetadataBytes:      raw.MetadataBytes,
+		Prefault:           time.Duration(raw.PrefaultNs),
+	}, nil
+}
+
+// StreamStats are a stream's counters. Always DeferredBlocks == HealedBlocks +
+// DeferredEvictedBlocks + PendingBlocks and AnnouncedBlocks == StoredBlocks -
+// RemovedBlocks - ClearedBlocks. Each value is exact; as a set they are exact
+// when the manager is not running.
+type StreamStats struct {
+	Attached bool // a manager writes the stream
+
+	StoredBlocks            uint64 // recorded as stored, healed ones included
+	RemovedBlocks           uint64 // recorded as removed
+	ClearedBlocks           uint64 // announced blocks that a clear ended
+	Clears                  uint64
+	DroppedEvents           uint64 // stores that did not fit or whose parent was unannounced
+	DeferredBlocks          uint64 // of those: to be announced later
+	HealedBlocks            uint64 // deferred, later announced
+	DeferredEvictedBlocks   uint64 // deferred, gone before they could be announced
+	PendingBlocks           uint64 // deferred at this instant
+	UnannouncedRemovals     uint64 // blocks that went without having been announced
+	PartialBlocksSuppressed uint64 // partly filled last blocks of released sequences
+	AnnouncedBlocks         uint64 // announced at this instant
+	HashCollisions          uint64 // announced blocks whose 64-bit wire hash was taken
+	SupersededRecords       uint64 // skipped because a clear followed
+	DrainedBatches          uint64 // non-empty ones
+	DrainedEvents           uint64
+	DrainedStoredBlocks     uint64
+	DrainedRemovedBlocks    uint64
+	MirrorBlocks            uint64
+	BufferBytes             uint64 // size of the record buffer
+	BufferUsedBytes         uint64 // of that, waiting for the drainer
+}
+
+// Stats reads them; it may run beside Drain.
+func (s *Stream) Stats() (StreamStats, error) {
+	const op = "stream stats"
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return StreamStats{}, closedError(op)
+	}
+	var raw cgo.StreamStats
+	var e cgo.Error
+	raw.Init()
+	if status := s.raw.Stats(&raw, &e); status != cgo.OK {
+		return StreamStats{}, callError(op, status, &e)
+	}
+	return StreamStats{
+		Attached:                raw.Attached != 0,
+		StoredBlocks:            raw.StoredBlocks,
+		RemovedBlocks:           raw.RemovedBlocks,
+		ClearedBlocks:           raw.ClearedBlocks,
+		Clears:                  raw.Clears,
+		DroppedEvents:           raw.DroppedEvents,
+		DeferredBlocks:          raw.DeferredBlocks,
+		HealedBlocks:            raw.HealedBlocks,
+		DeferredEvictedBlocks:   raw.DeferredEvictedBlocks,
+		PendingBlocks:           raw.PendingBlocks,
+		UnannouncedRemovals:     raw.UnannouncedRemovals,
+		PartialBlocksSuppressed: raw.PartialBlocksSuppressed,
+		AnnouncedBlocks:         raw.AnnouncedBlocks,
+		HashCollisions:          raw.HashCollisions,
+		SupersededRecords:       raw.SupersededRecords,
+		DrainedBatches:          raw.DrainedBatches,
+		DrainedEvents:           raw.DrainedEvents,
+		DrainedStoredBlocks:     raw.DrainedStoredBlocks,
+		DrainedRemovedBlocks:    raw.DrainedRemovedBlocks,
+		MirrorBlocks:            raw.MirrorBlocks,
+		BufferBytes:             raw.BufferBytes,
+		BufferUsedBytes:         raw.BufferUsedBytes,
+	}, nil
+}
+
+// Handles counts what is alive in the process and what was lost.
+type Handles struct {
+	Managers, Sequences, Streams uint64
+	// Managers and streams that were garbage collected without Close. Their
+	// native memory is still in use.
+	LeakedManagers, LeakedStreams uint64
+}
+
+// Counted by cleanups only, for the whole process like the native counters.
+var leakedManagers, leakedStreams atomic.Uint64
+
+// LiveHandles reads the counters. All are zero at the end of a clean program.
+func LiveHandles() Handles {
+	live := cgo.GetLiveHandles()
+	return Handles{
+		Managers:       live.Managers,
+		Sequences:      live.Sequences,
+		Streams:        live.Streams,
+		LeakedManagers: leakedManagers.Load(),
+		LeakedStreams:  leakedStreams.Load(),
+	}
+}

@@ -1,0 +1,343 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package bindings
+
+import (
+	"io"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/kvcast/kvcast/bindings/event"
+	"github.com/kvcast/kvcast/cgo"
+)
+
+// Stream is the event stream of one manager. One goroutine at a time drains
+// it; all other methods may be called from any goroutine.
+type Stream struct {
+	raw  cgo.Stream
+	form event.Form
+	wake chan struct{}
+
+	mu       sync.Mutex
+	changed  sync.Cond // draining, borrowed or closed changed
+	draining bool      // a Drain is in native code; it owns next, view, names and err
+	borrowed *Batch    // what the caller holds, if anything
+	closing  bool      // Close has been called
+	closed   bool      // the handle is gone
+	cleanup  runtime.Cleanup
+
+	// Two batches take turns, so that one that has been overtaken by a drain
+	// stays visibly empty while its successor is in use.
+	batches [2]Batch
+	next    int
+	view    cgo.BorrowedBatch
+	names   map[string]string
+	err     cgo.Error
+}
+
+// NewStream makes a stream for Config.Stream.
+func NewStream(config StreamConfig) (*Stream, error) {
+	const op = "new stream"
+	if err := checkABI(op); err != nil {
+		return nil, err
+	}
+	raw, err := config.raw()
+	if err != nil {
+		return nil, err
+	}
+	var e cgo.Error
+	handle, status := cgo.StreamCreate(&raw, &e)
+	if status != cgo.OK {
+		return nil, callError(op, status, &e)
+	}
+	s := &Stream{
+		raw:   handle,
+		form:  config.Form,
+		wake:  make(chan struct{}, 1),
+		names: make(map[string]string),
+	}
+	s.changed.L = &s.mu
+	for i := range s.batches {
+		s.batches[i].stream = s
+	}
+	s.cleanup = runtime.AddCleanup(s, func(struct{}) { leakedStreams.Add(1) }, struct{}{})
+	return s, nil
+}
+
+// Form is how the stream's keys become wire hashes.
+func (s *Stream) Form() event.Form { return s.form }
+
+// Flush wakes the drainer. A scheduler calls it at the end of a step; it never
+// waits and never allocates. It may be called at any time, also after Close.
+func (s *Stream) Flush() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // a wake-up is on its way already
+	}
+}
+
+// Wake receives one value after one or more calls of Flush, and when the
+// manager or the stream has been closed. It has the capacity 1 and is never
+// closed.
+func (s *Stream) Wake() <-chan struct{} { return s.wake }
+
+// Drain takes up to maxEvents events with up to maxBlocks block hashes from
+// the stream; 0 is no limit, and one larger event comes alone. An
+// AllBlocksCleared always comes alone.
+//
+// The batch is borrowed until its Release or until the next Drain, which takes
+// it back. A batch without events says that there is nothing now. io.EOF comes
+// after the manager has been closed and everything has been drained. ErrBusy:
+// another goroutine is draining; ErrClosed: the stream has been closed.
+func (s *Stream) Drain(maxEvents, maxBlocks int) (*Batch, error) {
+	const op = "drain"
+	if maxEvents < 0 || maxBlocks < 0 {
+		return nil, argumentError(op, "limits are %d events, %d blocks", maxEvents, maxBlocks)
+	}
+	s.mu.Lock()
+	switch {
+	case s.closing:
+		s.mu.Unlock()
+		return nil, closedError(op)
+	case s.draining:
+		s.mu.Unlock()
+		return nil, &Error{Op: op, Status: StatusBusy, Detail: "another goroutine is draining"}
+	}
+	if s.borrowed != nil {
+		s.borrowed.clear()
+		s.borrowed = nil
+	}
+	s.draining = true
+	b := &s.batches[s.next]
+	s.next = 1 - s.next
+	s.mu.Unlock()
+
+	var err error
+	status := s.raw.Drain(uint64(maxEvents), uint64(maxBlocks), &s.view, &s.err)
+	switch status {
+	case cgo.OK:
+		s.fill(b)
+	case cgo.End:
+		err = io.EOF
+	default:
+		err = callError(op, status, &s.err)
+	}
+
+	s.mu.Lock()
+	s.draining = false
+	if err == nil && len(b.Events) > 0 {
+		s.borrowed = b
+	}
+	s.changed.Broadcast()
+	s.mu.Unlock()
+	runtime.KeepAlive(s)
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// Close waits until a borrowed batch has been released and a drain in flight
+// has returned, then detaches the stream from its manager, which records
+// nothing any more, and frees it. What has not been drained is lost. The
+// goroutine that holds a batch must release it first, or Close waits for ever.
+// Closing again is harmless.
+func (s *Stream) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closing = true
+	s.Flush()
+	for s.draining || s.borrowed != nil {
+		s.changed.Wait()
+	}
+	if s.closed { // by a Close that ran beside this one, or before it
+		return nil
+	}
+	s.raw.Destroy()
+	s.closed = true
+	s.raw = cgo.Stream{}
+	s.cleanup.Stop()
+	runtime.KeepAlive(s)
+	return nil
+}
+
+// Batch is what one Drain handed over. Its events, and every slice in them,
+// are borrowed: read them before Release and before the next Drain, or keep a
+// Clone. Afterwards Events is nil and the event values are zero.
+type Batch struct {
+	// Events in the order of the facts. The values are reused.
+	Events []event.Event
+	// Blocks is the number of block hashes in them.
+	Blocks int
+	// RemainingBytes of records wait behind this batch.
+	RemainingBytes uint64
+	// PendingBlocks are deferred: reusable, but not announced yet.
+	PendingBlocks uint64
+
+	stream  *Stream // nil for a clone
+	events  []event.Event
+	stored  []event.BlockStored
+	removed []event.BlockRemoved
+}
+
+// There is only one such event.
+var cleared event.Event = new(event.AllBlocksCleared)
+
+// Release gives the batch back. A second time, and for clones, it does nothing.
+func (b *Batch) Release() {
+	s := b.stream
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.borrowed == b {
+		b.clear()
+		s.borrowed = nil
+		s.changed.Broadcast()
+	}
+}
+
+// clear makes a stale use of the batch or of an event visible.
+func (b *Batch) clear() {
+	clear(b.events)
+	clear(b.stored)
+	clear(b.removed)
+	b.events, b.stored, b.removed = b.events[:0], b.stored[:0], b.removed[:0]
+	b.Events, b.Blocks, b.RemainingBytes, b.PendingBlocks = nil, 0, 0, 0
+}
+
+// Clone is a deep copy that stays valid for ever.
+func (b *Batch) Clone() *Batch {
+	c := &Batch{
+		Events:         make([]event.Event, len(b.Events)),
+		Blocks:         b.Blocks,
+		RemainingBytes: b.RemainingBytes,
+		PendingBlocks:  b.PendingBlocks,
+	}
+	for i, e := range b.Events {
+		switch e := e.(type) {
+		case *event.BlockStored:
+			// A stream's events have no Extra.
+			stored := *e
+			stored.Hashes = slices.Clone(e.Hashes)
+			stored.Digests = slices.Clone(e.Digests)
+			stored.Tokens = slices.Clone(e.Tokens)
+			c.Events[i] = &stored
+		case *event.BlockRemoved:
+			removed := *e
+			removed.Hashes = slices.Clone(e.Hashes)
+			removed.Digests = slices.Clone(e.Digests)
+			c.Events[i] = &removed
+		default:
+			c.Events[i] = e
+		}
+	}
+	return c
+}
+
+// keptNames bounds the interned LoRA names; a fleet has far fewer adapters.
+const keptNames = 4096
+
+// name turns borrowed bytes into a string, the same one each time.
+func (s *Stream) name(text []byte) string {
+	if name, ok := s.names[string(text)]; ok { // does not allocate
+		return name
+	}
+	if len(s.names) >= keptNames {
+		clear(s.names)
+	}
+	name := string(text)
+	s.names[name] = name
+	return name
+}
+
+// The wire's words for the tiers.
+func mediumName(medium uint16) string {
+	switch medium {
+	case cgo.MediumCPU:
+		return "CPU"
+	case cgo.MediumStorage:
+		return "STORAGE"
+	default:
+		return "GPU"
+	}
+}
+
+// fill makes the events of s.view. It runs without the lock: s.draining keeps
+// everyone else away.
+func (s *Stream) fill(b *Batch) {
+	raw := s.view.Events()
+	hashes, tokens := s.view.Hashes(), s.view.Tokens()
+	scopes, text := s.view.Scopes(), s.view.Strings()
+	digests := cgo.Digests[event.Digest](&s.view)
+	parents := cgo.ParentDigests[event.Digest](&s.view)
+
+	// Counted first: events point into these slices, which must not move.
+	stored, removed := 0, 0
+	for i := range raw {
+		switch raw[i].Kind {
+		case cgo.EventStored:
+			stored++
+		case cgo.EventRemoved:
+			removed++
+		}
+	}
+	b.events = sized(b.events, len(raw))
+	b.stored = sized(b.stored, stored)
+	b.removed = sized(b.removed, removed)
+	stored, removed = 0, 0
+	blocks := uint64(0)
+	for i := range raw {
+		e := &raw[i]
+		end := e.HashOffset + e.HashCount
+		blocks += e.HashCount
+		switch e.Kind {
+		case cgo.EventStored:
+			o := &b.stored[stored]
+			stored++
+			*o = event.BlockStored{
+				HasParent: e.Flags&cgo.EventHasParent != 0,
+				Tokens:    tokens[e.TokenOffset:][:e.TokenCount:e.TokenCount],
+				BlockSize: e.BlockSize,
+				Medium:    mediumName(e.Medium),
+				HasMedium: true,
+			}
+			if digests != nil {
+				o.Digests = digests[e.HashOffset:end:end]
+				o.ParentDigest = parents[i]
+			} else {
+				o.Hashes = hashes[e.HashOffset:end:end]
+				o.ParentHash = e.ParentHash
+			}
+			scope := &scopes[e.Scope]
+			if scope.Parts&cgo.ScopeLoRAID != 0 {
+				o.LoRAID, o.HasLoRAID = scope.LoRAID, true
+			}
+			if scope.Parts&cgo.ScopeLoRAName != 0 {
+				o.LoRAName = s.name(text[scope.LoRANameOffset:][:scope.LoRANameSize])
+			}
+			b.events[i] = o
+		case cgo.EventRemoved:
+			o := &b.removed[removed]
+			removed++
+			*o = event.BlockRemoved{Medium: mediumName(e.Medium), HasMedium: true}
+			if digests != nil {
+				o.Digests = digests[e.HashOffset:end:end]
+			} else {
+				o.Hashes = hashes[e.HashOffset:end:end]
+			}
+			b.events[i] = o
+		default:
+			b.events[i] = cleared
+		}
+	}
+	b.Events = b.events
+	b.Blocks = int(blocks)
+	b.RemainingBytes = s.view.RemainingBytes
+	b.PendingBlocks = s.view.PendingBlocks
+}
