@@ -32,12 +32,12 @@ type Checker struct {
 
 type slot struct{ stamp, index uint32 }
 
-// pairwiseMax is up to how many hashes all pairs are compared. Measured: at 16
-// the pairs cost about as much as the table.
-const pairwiseMax = 16
+// pairwiseMax is up to how many hashes all pairs are compared. Measured per
+// hash: pairs 4.0 ns at 8 and 4.9 ns at 16, table 3.4 ns at 17.
+const pairwiseMax = 8
 
 // CheckEvent checks one event with a Checker of its own. It allocates for an
-// event of more than 16 blocks.
+// event of more than 8 blocks.
 func CheckEvent(ev event.Event) error {
 	var c Checker
 	return c.Check(ev)

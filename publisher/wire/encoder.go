@@ -137,7 +137,7 @@ func (e *Encoder) AppendBatch(dst []byte, ts float64, events []event.Event, rank
 				err = ErrEventType
 				break
 			}
-			if key, err = e.checkHashes(v.Hashes, v.Digests); err == nil {
+			if key, err = e.checkRemoved(v); err == nil {
 				dst = e.appendRemoved(dst, v)
 			}
 		case *event.AllBlocksCleared:
@@ -156,17 +156,37 @@ func (e *Encoder) AppendBatch(dst []byte, ts float64, events []event.Event, rank
 	return appendUint(dst, rank), nil
 }
 
+// tooLarge reports whether a length is beyond what msgpack can express. All
+// lengths can be or-ed first: none is too large unless the result is.
+func tooLarge(lengths int) bool { return uint64(lengths) > math.MaxUint32 }
+
 // checkHashes refuses an event that holds the other kind of hashes.
 func (e *Encoder) checkHashes(hashes []uint64, digests []event.Digest) (string, error) {
+	if tooLarge(len(hashes) | len(digests)) {
+		return "block_hashes", ErrShape
+	}
 	if e.bytes && len(hashes) != 0 || !e.bytes && len(digests) != 0 {
 		return "block_hashes", ErrHashForm
 	}
 	return "", nil
 }
 
+func (e *Encoder) checkRemoved(r *event.BlockRemoved) (string, error) {
+	if tooLarge(len(r.Medium) | len(r.Locality) | len(r.Ownership)) {
+		return "medium, locality, ownership", ErrShape
+	}
+	return e.checkHashes(r.Hashes, r.Digests)
+}
+
 func (e *Encoder) checkStored(s *event.BlockStored) (string, error) {
 	if key, err := e.checkHashes(s.Hashes, s.Digests); err != nil {
 		return key, err
+	}
+	if tooLarge(len(s.Tokens)) {
+		return "token_ids", ErrShape
+	}
+	if tooLarge(len(s.Medium) | len(s.LoRAName)) {
+		return "medium, lora_name", ErrShape
 	}
 	if s.Extra == nil {
 		return "", nil
@@ -176,11 +196,25 @@ func (e *Encoder) checkStored(s *event.BlockStored) (string, error) {
 
 // checkExtra refuses optional parts that cannot be written.
 func checkExtra(s *event.BlockStored) (string, error) {
-	if s.Extra.HexTokens != nil && len(s.Extra.HexTokens) != len(s.Tokens) {
+	x := s.Extra
+	if x.HexTokens != nil && len(x.HexTokens) != len(s.Tokens) {
 		return "token_ids", ErrShape
 	}
-	for _, entry := range s.Extra.ExtraKeys {
+	lengths := len(x.ExtraKeys) | len(x.MMKeys) | len(x.SpecKind) | len(x.Locality) |
+		len(x.Ownership) | len(x.SessionID)
+	for _, s := range x.HexTokens {
+		lengths |= len(s)
+	}
+	for _, entry := range x.MMKeys {
+		lengths |= len(entry)
 		for i := range entry {
+			lengths |= len(entry[i].Hash) | len(entry[i].UUID)
+		}
+	}
+	for _, entry := range x.ExtraKeys {
+		lengths |= len(entry)
+		for i := range entry {
+			lengths |= len(entry[i].Str) | len(entry[i].Item) | len(entry[i].Bin)
 			set := 0
 			if entry[i].Str != "" {
 				set++
@@ -195,6 +229,9 @@ func checkExtra(s *event.BlockStored) (string, error) {
 				return "extra_keys", ErrShape
 			}
 		}
+	}
+	if tooLarge(lengths) {
+		return "", ErrShape
 	}
 	return "", nil
 }

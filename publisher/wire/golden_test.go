@@ -19,6 +19,13 @@ import (
 
 const vectorFile = "../../tests/vectors/wire_vectors.json"
 
+// failer is what the helpers need of *testing.T, *testing.F and *rapid.T.
+type failer interface {
+	Helper()
+	Fatal(...any)
+	Fatalf(string, ...any)
+}
+
 type vector struct {
 	Name        string           `json:"name"`
 	TS          float64          `json:"ts"`
@@ -49,7 +56,7 @@ type vectors struct {
 	} `json:"frames"`
 }
 
-func loadVectors(t testing.TB) vectors {
+func loadVectors(t failer) vectors {
 	t.Helper()
 	raw, err := os.ReadFile(vectorFile)
 	if err != nil {
@@ -67,7 +74,7 @@ func loadVectors(t testing.TB) vectors {
 	return v
 }
 
-func unhex(t testing.TB, s string) []byte {
+func unhex(t failer, s string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(s)
 	if err != nil {
@@ -77,7 +84,7 @@ func unhex(t testing.TB, s string) []byte {
 }
 
 // number reads a JSON number or {"$int": "..."} as the Hash it stands for.
-func number(t testing.TB, v any) Hash {
+func number(t failer, v any) Hash {
 	t.Helper()
 	var s string
 	switch v := v.(type) {
@@ -99,10 +106,10 @@ func number(t testing.TB, v any) Hash {
 	return Hash{Bits: uint64(i), Kind: HashNegative}
 }
 
-func uintOf(t testing.TB, v any) uint64 { return number(t, v).Bits }
+func uintOf(t failer, v any) uint64 { return number(t, v).Bits }
 
 // decodedEvent builds from a vector's field values what the decoder must give.
-func decodedEvent(t testing.TB, v map[string]any) Event {
+func decodedEvent(t failer, v map[string]any) Event {
 	t.Helper()
 	var ev Event
 	extra := func() *Extra {
@@ -178,7 +185,7 @@ func decodedEvent(t testing.TB, v map[string]any) Event {
 }
 
 // toEvent turns a decoded event into the value that encodes to it.
-func toEvent(t testing.TB, d *Event) event.Event {
+func toEvent(t failer, d *Event) event.Event {
 	t.Helper()
 	var hashes []uint64
 	var digests []event.Digest

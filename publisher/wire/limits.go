@@ -39,27 +39,26 @@ const (
 )
 
 func (l Limits) withDefaults() (Limits, error) {
-	for _, f := range [...]struct {
-		v             *int
-		def, min, max int
-		name          string
-	}{
-		{&l.MaxBytes, 64 << 20, 1, 1 << 30, "MaxBytes"},
-		{&l.MaxDepth, 16, minDepth, maxDepth, "MaxDepth"},
-		{&l.MaxEvents, 1 << 20, 1, 1 << 30, "MaxEvents"},
-		{&l.MaxHashes, 1 << 20, 1, 1 << 30, "MaxHashes"},
-		{&l.MaxTokens, 1 << 24, 1, 1 << 30, "MaxTokens"},
-		{&l.MaxString, 1 << 16, 1, 1 << 30, "MaxString"},
-		{&l.MaxInvalid, 1024, 1, 1 << 30, "MaxInvalid"},
-		{&l.MaxRemarks, 64, 1, 1 << 20, "MaxRemarks"},
-	} {
-		if *f.v == 0 {
-			*f.v = f.def
-		}
-		if *f.v < f.min || *f.v > f.max {
-			return l, &Error{Op: "limits", Event: -1, Key: f.name, Offset: -1, Err: ErrConfig,
-				Detail: fmt.Sprintf("%d, want %d..%d", *f.v, f.min, f.max)}
-		}
+	var bad error
+	l.MaxBytes = bounded(l.MaxBytes, 64<<20, 1, 1<<30, "MaxBytes", &bad)
+	l.MaxDepth = bounded(l.MaxDepth, 16, minDepth, maxDepth, "MaxDepth", &bad)
+	l.MaxEvents = bounded(l.MaxEvents, 1<<20, 1, 1<<30, "MaxEvents", &bad)
+	l.MaxHashes = bounded(l.MaxHashes, 1<<20, 1, 1<<30, "MaxHashes", &bad)
+	l.MaxTokens = bounded(l.MaxTokens, 1<<24, 1, 1<<30, "MaxTokens", &bad)
+	l.MaxString = bounded(l.MaxString, 1<<16, 1, 1<<30, "MaxString", &bad)
+	l.MaxInvalid = bounded(l.MaxInvalid, 1024, 1, 1<<30, "MaxInvalid", &bad)
+	l.MaxRemarks = bounded(l.MaxRemarks, 64, 1, 1<<20, "MaxRemarks", &bad)
+	return l, bad
+}
+
+// bounded returns v, or the default in place of 0; out of range it sets *bad.
+func bounded(v, def, least, most int, name string, bad *error) int {
+	if v == 0 {
+		return def
 	}
-	return l, nil
+	if v < least || v > most {
+		*bad = &Error{Op: "limits", Event: -1, Key: name, Offset: -1, Err: ErrConfig,
+			Detail: fmt.Sprintf("%d, want %d..%d", v, least, most)}
+	}
+	return v
 }

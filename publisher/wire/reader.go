@@ -235,6 +235,25 @@ func (r *reader) number(p int) (v float64, exact bool, next int, err error) {
 	return float64(bits), false, next, err
 }
 
+// scalarWidths holds the size of the values whose size follows from their
+// format byte alone and that may be a map key: nil, booleans and numbers. 0
+// stands for all others. Most of a payload is tokens, and a table has no
+// branches to mispredict.
+var scalarWidths = func() (t [256]uint8) {
+	for c := range 0x80 {
+		t[c] = 1
+	}
+	for c := 0xe0; c <= 0xff; c++ {
+		t[c] = 1
+	}
+	t[0xc0], t[0xc2], t[0xc3] = 1, 1, 1
+	t[0xca], t[0xcb] = 5, 9
+	for i := range 4 {
+		t[0xcc+i], t[0xd0+i] = 1+1<<i, 1+1<<i
+	}
+	return t
+}()
+
 // skip passes over one value that stands inside depth lists and maps.
 func (r *reader) skip(p, depth int) (int, error) { return r.walk(p, depth, false) }
 
@@ -262,12 +281,18 @@ func (r *reader) walk(p, depth int, scalarKeys bool) (int, error) {
 			return p, ErrTruncated
 		}
 		c := r.b[p]
+		if w := int(scalarWidths[c]); w != 0 {
+			if len(r.b)-p < w {
+				return p, ErrTruncated
+			}
+			p += w
+			continue
+		}
 		n, next := 0, p+1
 		var err error
 		children, isMap := false, uint64(0)
 		composite := false // not fit for a key
 		switch {
-		case c < 0x80, c >= 0xe0, c == 0xc0, c == 0xc2, c == 0xc3:
 		case c < 0x90, c == 0xde, c == 0xdf:
 			n, next, err = r.mapping(p)
 			n *= 2
@@ -286,13 +311,7 @@ func (r *reader) walk(p, depth int, scalarKeys bool) (int, error) {
 			n, next, err = r.count(p, 1<<(c-0xc7), 1)
 			n++
 			composite = true
-		case c <= 0xcb:
-			n = 4 << (c - 0xca)
-		case c <= 0xcf:
-			n = 1 << (c - 0xcc)
-		case c <= 0xd3:
-			n = 1 << (c - 0xd0)
-		case c <= 0xd8:
+		case c <= 0xd8: // fixext; what lies between has a scalar width
 			n = 1 + 1<<(c-0xd4)
 			composite = true
 		default: // d9, da, db

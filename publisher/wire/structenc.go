@@ -120,7 +120,7 @@ func (e *Encoder) structOf(ev event.Event) (v any, key string, err error) {
 		if s == nil {
 			break
 		}
-		if key, err := e.checkHashes(s.Hashes, s.Digests); err != nil {
+		if key, err := e.checkRemoved(s); err != nil {
 			return nil, key, err
 		}
 		return removedStruct{
