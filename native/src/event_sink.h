@@ -76,7 +76,7 @@ class EventSink {
   virtual ~EventSink() = default;
 
   // Once, at the manager's creation, before any other call; may allocate and
-  // throw. `host` stays valid until Seal returns or DetachSink was called.
+  // throw, and is then as if it had not been called. `host` stays valid until Seal returns or DetachSink was called.
   virtual void Attach(const SinkGeometry& geometry, SinkHost* host) = 0;
 
   // Records blocks that became reusable. Admits a prefix of the run (its
@@ -97,6 +97,9 @@ class EventSink {
   virtual void Seal() noexcept = 0;
 
   virtual DeferralCounters& deferral_counters() noexcept = 0;
+
+  // Blocks announced at this instant, for the manager's check.
+  [[nodiscard]] virtual uint64_t announced_blocks() const noexcept = 0;
 };
 
 }  // namespace kvcast

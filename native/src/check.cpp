@@ -1,0 +1,323 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The manager's look at itself: invariants, and the resident set.
+#include <array>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "native/src/block_key.h"
+#include "native/src/manager.h"
+#include "native/src/status.h"
+
+namespace kvcast {
+
+namespace check {
+
+// Walks a page list both ways; true if it is whole and all its pages are in `state`.
+bool ListIsWhole(const PagePool& pages, const PageList& list, PageState state) {
+  uint32_t count = 0;
+  PageId before = kNil;
+  for (PageId id = list.head; id != kNil; id = pages[id].next) {
+    if (id >= pages.total() || ++count > pages.total()) return false;
+    if (pages[id].prev != before || pages[id].state != state) return false;
+    before = id;
+  }
+  return list.tail == before && count == list.size;
+}
+
+}  // namespace check
+
+const char* Manager::CheckPages(uint32_t* where) {
+  const uint32_t total = pages_.total();
+  *where = kNil;
+  if (uint64_t{pages_.live()} + pages_.cached() + pages_.free() + pages_.quarantined() != total) {
+    return "live + cached + free + quarantined differ from the total";
+  }
+  std::vector<uint32_t> holders(total, 0);
+  for (const Sequence& seq : sequences_) {
+    if (!seq.open) continue;
+    for (const PageId id : seq.pages) {
+      if (id >= total) return "a sequence holds a page beyond the pool";
+      ++holders[id];
+    }
+  }
+  std::array<uint32_t, 4> states{};
+  std::vector<uint32_t> fence_refs;
+  for (PageId id = 0; id < total; ++id) {
+    *where = id;
+    const Page& page = pages_[id];
+    const auto state = static_cast<uint32_t>(page.state);
+    if (state >= states.size()) return "a page has an unknown state";
+    ++states[state];
+    const bool held = holders[id] != 0;
+    if ((page.state == PageState::kLive) != held) return "a page is live without a holder, or held without being live";
+    if (held && page.holders != holders[id]) return "a page's holders are miscounted";
+    if (page.state == PageState::kCached && page.node == kNil) return "a cached page has no block";
+    if (!held && page.state != PageState::kCached && page.node != kNil) return "a page given up has a block";
+    if (page.state == PageState::kFree && (page.used != 0 || page.ready != 0)) return "a free page has fences";
+    if (page.state == PageState::kQuarantined && page.ready != 0) return "a quarantined page kept its ready fence apart";
+    if (page.node != kNil && (page.node >= tree_.high_water() || !tree_.alive(page.node) ||
+                              tree_.node(page.node).page != id)) {
+      return "a page and its block do not name each other";
+    }
+    for (const FenceSetId set : {page.ready, page.used}) {
+      if (set == 0) continue;
+      if (set >= fence_refs.size()) fence_refs.resize(size_t{set} + 1, 0);
+      ++fence_refs[set];
+    }
+  }
+  *where = kNil;
+  size_t sets = 0;
+  for (FenceSetId set = 1; set < fence_refs.size(); ++set) {
+    if (fence_refs[set] == 0) continue;
+    ++sets;
+    if (fences_.Get(set).refs != fence_refs[set]) return "a set of fences is miscounted";
+  }
+  if (sets != fences_.live()) return "a set of fences has leaked";
+  if (states[0] != pages_.free() || states[1] != pages_.live() || states[2] != pages_.cached() ||
+      states[3] != pages_.quarantined()) {
+    return "the counts of page states are wrong";
+  }
+  if (!check::ListIsWhole(pages_, pages_.evictable(), PageState::kCached)) {
+    return "the eviction list is broken";
+  }
+  uint32_t quarantined = 0;
+  for (uint32_t list = 0; list < kDeviceSlots; ++list) {
+    quarantined += pages_.quarantine(list).size;
+    if (!check::ListIsWhole(pages_, pages_.quarantine(list), PageState::kQuarantined)) {
+      return "a quarantine list is broken";
+    }
+    for (PageId id = pages_.quarantine(list).head; id != kNil; id = pages_[id].next) {
+      *where = id;
+      if (pages_[id].quarantine != list || fences_.SingleSlot(pages_[id].used) != list) {
+        return "a page is in the wrong quarantine";
+      }
+    }
+  }
+  *where = kNil;
+  if (quarantined != pages_.quarantined()) return "the quarantine is miscounted";
+  uint32_t free = 0;
+  for (PageId id = pages_.free_top(); id != kNil; id = pages_[id].next) {
+    if (id >= total || pages_[id].state != PageState::kFree || ++free > total) {
+      return "the free stack is broken";
+    }
+  }
+  return free == pages_.free() ? nullptr : "the free stack is miscounted";
+}
+
+const char* Manager::CheckNodes(uint32_t* where) {
+  if (const char* wrong = tree_.Check(where); wrong != nullptr) return wrong;
+  std::vector<uint32_t> children(tree_.high_water(), 0);
+  std::vector<uint32_t> root_refs(tree_.root_slots(), 0);
+  for (const Sequence& seq : sequences_) {
+    if (seq.open && Attached(seq)) ++root_refs[seq.root];
+  }
+  uint64_t announced = 0;
+  uint64_t deferred = 0;
+  for (NodeId id = 0; id < tree_.high_water(); ++id) {
+    if (!tree_.alive(id)) continue;
+    *where = id;
+    const Node& n = tree_.node(id);
+    if (n.page >= pages_.total() || pages_[n.page].node != id) {
+      return "a block and its page do not name each other";
+    }
+    if (IsRoot(n.parent)) {
+      ++root_refs[ToRoot(n.parent)];
+    } else {
+      ++children[n.parent];
+      if (pages_[n.page].holders > pages_[tree_.node(n.parent).page].holders) {
+        return "a block has more holders than the block before it";
+      }
+    }
+    const bool parent_told =
+        IsRoot(n.parent) || tree_.node(n.parent).announce == Announce::kAnnounced;
+    switch (n.announce) {
+      case Announce::kAnnounced:
+        ++announced;
+        if (!parent_told) return "a block was announced before its parent";
+        break;
+      case Announce::kDeferred:
+        ++deferred;
+        break;
+      case Announce::kNone:
+        if (sink_attached_) return "a block is neither announced nor deferred";
+        break;
+    }
+    if (!sink_attached_ && n.announce != Announce::kNone) {
+      return "a block is announced without a stream";
+    }
+  }
+  for (NodeId id = 0; id < tree_.high_water(); ++id) {
+    *where = id;
+    if (tree_.alive(id) && tree_.node(id).children != children[id]) {
+      return "a block's children are miscounted";
+    }
+  }
+  for (RootId id = 0; id < tree_.root_slots(); ++id) {
+    *where = id;
+    if (tree_.root(id).refs != root_refs[id]) return "a root's references are miscounted";
+  }
+  // Age order: children stand before their parents on the eviction list.
+  std::vector<uint32_t> rank(pages_.total(), 0);
+  uint32_t next = 0;
+  for (PageId id = pages_.FirstEvictable(); id != kNil; id = pages_[id].next) rank[id] = ++next;
+  for (PageId id = pages_.FirstEvictable(); id != kNil; id = pages_[id].next) {
+    *where = id;
+    const ParentId parent = tree_.node(pages_[id].node).parent;
+    if (IsRoot(parent)) continue;
+    const uint32_t parent_rank = rank[tree_.node(parent).page];
+    if (parent_rank != 0 && parent_rank < rank[id]) {
+      return "a parent stands before its child on the eviction list";
+    }
+  }
+  *where = kNil;
+  std::vector<uint8_t> seen(tree_.high_water(), 0);
+  uint64_t listed = 0;
+  NodeId before = kNil;
+  for (NodeId id = deferred_head_; id != kNil; id = tree_.node(id).deferred_next) {
+    *where = id;
+    if (++listed > deferred) return "the deferred list is longer than the deferred blocks";
+    const Node& n = tree_.node(id);
+    if (n.announce != Announce::kDeferred || n.deferred_prev != before) {
+      return "the deferred list is broken";
+    }
+    if (!IsRoot(n.parent) && tree_.node(n.parent).announce == Announce::kDeferred &&
+        seen[n.parent] == 0) {
+      return "a deferred block stands before its parent on the list";
+    }
+    seen[id] = 1;
+    before = id;
+  }
+  if (listed != deferred || deferred_count_ != deferred || deferred_tail_ != before) {
+    return "the deferred blocks are miscounted";
+  }
+  if (!removals_.empty() || !victims_.empty()) return "a step left work undone";
+  if (sink_attached_) {
+    const DeferralCounters& c = *deferral_;
+    if (c.pending_blocks.load() != deferred ||
+        c.deferred_blocks.load() !=
+            c.healed_blocks.load() + c.deferred_evicted_blocks.load() + deferred) {
+      return "deferred differs from healed + deferred evicted + pending";
+    }
+    if (sink_->announced_blocks() != announced) return "the sink counts other announced blocks";
+  }
+  return nullptr;
+}
+
+const char* Manager::CheckSequences(uint32_t* where) {
+  uint32_t open = 0;
+  for (uint32_t index = 0; index < max_sequences_; ++index) {
+    const Sequence& seq = sequences_[index];
+    if (!seq.open) {
+      if (!seq.pages.empty()) return "a closed sequence holds pages";
+      continue;
+    }
+    *where = index;
+    ++open;
+    if (seq.committed > uint64_t{seq.pages.size()} * block_size_ || seq.matched > seq.committed) {
+      return "matched <= committed <= capacity does not hold";
+    }
+    if (!Attached(seq)) continue;
+    ParentId parent = RootParent(seq.root);
+    const uint64_t full = seq.committed / block_size_;
+    for (uint64_t i = 0; i < seq.pages.size(); ++i) {
+      const NodeId node = pages_[seq.pages[i]].node;
+      if (i >= full) {
+        if (node != kNil) return "an uncommitted block has a place in the tree";
+        continue;
+      }
+      if (node == kNil || tree_.node(node).parent != parent) {
+        return "a sequence's blocks are no path in the tree";
+      }
+      parent = node;
+    }
+    if (seq.last != parent) return "a sequence does not end where its last block does";
+  }
+  *where = kNil;
+  if (open != open_sequences_) return "the open sequences are miscounted";
+  uint32_t slots = 0;
+  for (uint32_t i = free_sequence_; i != kNil; i = sequences_[i].next_free) {
+    if (sequences_[i].open || ++slots > max_sequences_) return "the free sequences are broken";
+  }
+  return slots + open == max_sequences_ ? nullptr : "the free sequences are miscounted";
+}
+
+kvc_status Manager::Check(kvc_error* error) {
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  pages_.Poll();
+  uint32_t where = kNil;
+  const char* wrong = CheckPages(&where);
+  if (wrong == nullptr) wrong = CheckNodes(&where);
+  if (wrong == nullptr) wrong = CheckSequences(&where);
+  if (wrong == nullptr) return KVC_OK;
+  std::string text = wrong;
+  if (where != kNil) text += " (at " + std::to_string(where) + ")";
+  return Fail(error, KVC_CORRUPT, text.c_str());
+}
+
+kvc_status Manager::Resident(kvc_hash_form form, uint64_t capacity, kvc_resident_block* blocks,
+                             uint64_t* count, kvc_error* error) {
+  struct Copy {
+    ParentId parent;
+    uint32_t announced;
+    uint32_t written;
+    uint64_t at;  // index into blocks[] once written
+  };
+  std::vector<Copy> copies;
+  std::vector<uint32_t> tokens;
+  std::vector<Scope> scopes;
+  uint64_t living = 0;
+  {
+    std::shared_lock<WriterFirstMutex> lock(mutex_);
+    living = tree_.size();
+    if (living > capacity) {
+      *count = living;
+      return Fail(error, KVC_INVALID_ARGUMENT, "blocks[] is too small for the resident set");
+    }
+    copies.resize(tree_.high_water());
+    tokens.resize(size_t{tree_.high_water()} * block_size_);
+    scopes.resize(tree_.root_slots());
+    for (NodeId id = 0; id < tree_.high_water(); ++id) {
+      const Node& n = tree_.node(id);
+      copies[id] = {n.parent, n.announce == Announce::kAnnounced ? 1u : 0u, 0, 0};
+      std::memcpy(&tokens[size_t{id} * block_size_], tree_.tokens(id),
+                  size_t{block_size_} * sizeof(uint32_t));
+    }
+    for (RootId id = 0; id < scopes.size(); ++id) scopes[id] = tree_.root(id).scope;
+  }
+  uint64_t written = 0;
+  std::vector<NodeId> path;
+  for (NodeId start = 0; start < copies.size(); ++start) {
+    if (copies[start].parent == kNil) continue;
+    // Up to the first ancestor that has been written, then down again.
+    path.clear();
+    for (NodeId id = start; copies[id].written == 0;) {
+      path.push_back(id);
+      if (IsRoot(copies[id].parent)) break;
+      id = copies[id].parent;
+    }
+    while (!path.empty()) {
+      const NodeId id = path.back();
+      path.pop_back();
+      uint8_t parent_key[kKeyBytes];
+      if (IsRoot(copies[id].parent)) {
+        RootKey(scopes[ToRoot(copies[id].parent)].view(), parent_key);
+      } else {
+        std::memcpy(parent_key, blocks[copies[copies[id].parent].at].digest, sizeof parent_key);
+      }
+      kvc_resident_block& out = blocks[written];
+      BlockKey(parent_key, &tokens[size_t{id} * block_size_], block_size_, out.digest);
+      out.hash = WireHash(out.digest, form);
+      out.announced = copies[id].announced;
+      out.reserved = 0;
+      copies[id].written = 1;
+      copies[id].at = written++;
+    }
+  }
+  *count = written;
+  return KVC_OK;
+}
+
+}  // namespace kvcast

@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What the core asks of a device.
+#ifndef KVCAST_NATIVE_SRC_DEVICE_H_
+#define KVCAST_NATIVE_SRC_DEVICE_H_
+
+#include <cstdint>
+
+#include "native/src/types.h"
+
+namespace kvcast {
+
+// A point on the device stream in a slot. Positions of a slot only grow, also
+// over the streams that use it one after another, so a fence needs no life of
+// its own: whoever keeps the two numbers can ask at any later time.
+struct Fence {
+  uint32_t slot = 0;
+  uint64_t position = 0;
+};
+
+// Slot 0 is the host itself: nothing is ever outstanding on it. The last slot
+// belongs to the core, which joins fences of many streams there.
+inline constexpr uint32_t kDeviceSlots = 64;
+inline constexpr uint32_t kJoinSlot = kDeviceSlots - 1;
+
+// Called under the manager's lock: implementations must not wait, and take no
+// lock that is held while work runs on another thread for long.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // Takes a slot for a new stream, or returns 0 when all are in use.
+  virtual uint32_t OpenStream() = 0;
+  // Work that is queued still runs; the slot is taken again only after it has.
+  virtual void CloseStream(uint32_t slot) = 0;
+
+  // The position of all work submitted to the slot so far; 0 when nothing of
+  // it is outstanding.
+  [[nodiscard]] virtual uint64_t Record(uint32_t slot) = 0;
+  [[nodiscard]] virtual bool Reached(uint32_t slot, uint64_t position) const = 0;
+  // Everything submitted so far, reached or not: the largest legal position.
+  [[nodiscard]] virtual uint64_t Submitted(uint32_t slot) const = 0;
+  // Later work of `slot` waits for `fence`.
+  virtual void Wait(uint32_t slot, Fence fence) = 0;
+
+  // A page went back to the pool (all fences reached) or leaves it. With
+  // poisoning on, false from LeavePool means it was written in between.
+  virtual void EnterPool(PageId page) = 0;
+  [[nodiscard]] virtual bool LeavePool(PageId page) = 0;
+};
+
+}  // namespace kvcast
+
+#endif  // KVCAST_NATIVE_SRC_DEVICE_H_

@@ -1,0 +1,184 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "native/src/host_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "native/src/mixed_hash.h"
+#include "native/src/status.h"
+
+namespace kvcast {
+
+namespace host_device {
+// What a freed page is filled with: a NaN in every float format, an index far
+// out of range in every integer one.
+constexpr uint64_t kPoison = 0xFFF7DBDBFFF7DBDBu;
+}  // namespace host_device
+
+HostDevice::HostDevice(uint32_t pages, uint64_t page_bytes, uint64_t seed, bool poison)
+    : page_bytes_(page_bytes), random_(seed), poison_(poison && page_bytes > 0) {
+  if (page_bytes % sizeof(uint64_t) != 0) {
+    throw Error(KVC_INVALID_ARGUMENT, "page_bytes must be a multiple of 8");
+  }
+  if (page_bytes > std::numeric_limits<size_t>::max() / 2 / pages) {
+    throw Error(KVC_INVALID_ARGUMENT, "capacity_blocks x page_bytes does not fit the address space");
+  }
+  memory_ = Slab(static_cast<size_t>(page_bytes) * pages);
+  streams_[0].open = true;
+  streams_[kJoinSlot].open = true;
+  if (poison_) {
+    for (PageId page = 0; page < pages; ++page) FillLocked(page, host_device::kPoison);
+  }
+}
+
+uint32_t HostDevice::OpenStream() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (uint32_t slot = 1; slot < kJoinSlot; ++slot) {
+    Stream& stream = streams_[slot];
+    if (!stream.open && stream.queue.empty()) {
+      stream.open = true;
+      return slot;
+    }
+  }
+  return 0;
+}
+
+void HostDevice::CloseStream(uint32_t slot) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  streams_[slot].open = false;
+}
+
+uint64_t HostDevice::Record(uint32_t slot) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Stream& stream = streams_[slot];
+  return stream.executed == stream.submitted ? 0 : stream.submitted;
+}
+
+bool HostDevice::Reached(uint32_t slot, uint64_t position) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return streams_[slot].executed >= position;
+}
+
+uint64_t HostDevice::Submitted(uint32_t slot) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return streams_[slot].submitted;
+}
+
+void HostDevice::Wait(uint32_t slot, Fence fence) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Stream& stream = streams_[slot];
+  stream.queue.push_back({true, 0, 0, fence});
+  ++stream.submitted;
+  PassWaitsLocked();
+}
+
+void HostDevice::EnterPool(PageId page) {
+  if (!poison_) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  FillLocked(page, host_device::kPoison);
+}
+
+bool HostDevice::LeavePool(PageId page) {
+  if (!poison_) return true;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const std::byte* bytes = memory_.data() + size_t{page} * page_bytes_;
+  bool intact = true;
+  for (uint64_t i = 0; i < page_bytes_; i += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + i, sizeof word);
+    intact = intact && word == host_device::kPoison;
+  }
+  // Said once: the next user of the page starts from a clean one.
+  if (!intact) FillLocked(page, host_device::kPoison);
+  return intact;
+}
+
+void HostDevice::EnqueueFill(uint32_t slot, PageId page, uint64_t value) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Stream& stream = streams_[slot];
+  if (slot == 0) {  // the host's own work does not wait
+    FillLocked(page, value);
+    return;
+  }
+  stream.queue.push_back({false, page, value, {}});
+  ++stream.submitted;
+}
+
+uint64_t HostDevice::Advance(uint32_t slot, uint64_t max_ops) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  uint64_t ran = 0;
+  PassWaitsLocked();
+  while (ran < max_ops) {
+    uint32_t next = 0;
+    if (slot != 0) {
+      // Down the chain of what the stream waits for. It ends: a wait names only
+      // work that had been submitted before it.
+      next = slot;
+      while (!streams_[next].queue.empty() && !RunnableLocked(streams_[next])) {
+        next = streams_[next].queue.front().fence.slot;
+      }
+      if (streams_[next].queue.empty()) break;
+    } else {
+      uint32_t runnable = 0;
+      for (uint32_t s = 1; s < kDeviceSlots; ++s) runnable += RunnableLocked(streams_[s]) ? 1 : 0;
+      if (runnable == 0) break;
+      random_ = MixedHash::SplitMix64(random_);
+      uint32_t pick = static_cast<uint32_t>(random_ % runnable);
+      for (next = 1; next < kDeviceSlots; ++next) {
+        if (RunnableLocked(streams_[next]) && pick-- == 0) break;
+      }
+    }
+    RunHeadLocked(streams_[next]);
+    ++ran;
+    PassWaitsLocked();
+  }
+  return ran;
+}
+
+bool HostDevice::Read(PageId page, uint64_t offset, uint64_t size, uint8_t* out) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (size_t{page} * page_bytes_ >= memory_.size()) return false;
+  if (offset > page_bytes_ || size > page_bytes_ - offset) return false;
+  std::memcpy(out, memory_.data() + size_t{page} * page_bytes_ + offset, size);
+  return true;
+}
+
+bool HostDevice::RunnableLocked(const Stream& stream) const {
+  if (stream.queue.empty()) return false;
+  const Op& op = stream.queue.front();
+  return !op.is_wait || streams_[op.fence.slot].executed >= op.fence.position;
+}
+
+void HostDevice::RunHeadLocked(Stream& stream) {
+  const Op op = stream.queue.front();
+  stream.queue.pop_front();
+  ++stream.executed;
+  if (!op.is_wait) FillLocked(op.page, op.value);
+}
+
+// A wait takes no time of its own: as soon as it can pass, it has passed.
+// Else the joined fences of the core would need somebody to advance them.
+void HostDevice::PassWaitsLocked() {
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (Stream& stream : streams_) {
+      while (!stream.queue.empty() && stream.queue.front().is_wait && RunnableLocked(stream)) {
+        RunHeadLocked(stream);
+        moved = true;
+      }
+    }
+  }
+}
+
+void HostDevice::FillLocked(PageId page, uint64_t value) {
+  std::byte* bytes = memory_.data() + size_t{page} * page_bytes_;
+  for (uint64_t i = 0; i < page_bytes_; i += sizeof value) {
+    std::memcpy(bytes + i, &value, sizeof value);
+  }
+}
+
+}  // namespace kvcast

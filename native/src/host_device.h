@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The device of machines without a GPU, and of tests: memory of the process
+// and streams whose work runs when the host says so.
+#ifndef KVCAST_NATIVE_SRC_HOST_DEVICE_H_
+#define KVCAST_NATIVE_SRC_HOST_DEVICE_H_
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+
+#include "native/src/device.h"
+#include "native/src/slab.h"
+
+namespace kvcast {
+
+// Work is queued by Enqueue and executed, late, by Advance: a page that is
+// handed out before its last user has run becomes a test that fails. Has a
+// mutex of its own, the innermost of all locks; its work is memory fills.
+class HostDevice final : public Device {
+ public:
+  HostDevice(uint32_t pages, uint64_t page_bytes, uint64_t seed, bool poison);
+
+  uint32_t OpenStream() override;
+  void CloseStream(uint32_t slot) override;
+  uint64_t Record(uint32_t slot) override;
+  bool Reached(uint32_t slot, uint64_t position) const override;
+  uint64_t Submitted(uint32_t slot) const override;
+  void Wait(uint32_t slot, Fence fence) override;
+  void EnterPool(PageId page) override;
+  bool LeavePool(PageId page) override;
+
+  void EnqueueFill(uint32_t slot, PageId page, uint64_t value);
+  // Runs up to max_ops operations of one stream and what they wait for, or of
+  // all streams in an order drawn from the seed (slot 0). Returns how many ran.
+  uint64_t Advance(uint32_t slot, uint64_t max_ops);
+  // Copies out of a page; false when the range is outside it.
+  bool Read(PageId page, uint64_t offset, uint64_t size, uint8_t* out) const;
+  [[nodiscard]] uint64_t page_bytes() const { return page_bytes_; }
+
+ private:
+  struct Op {
+    bool is_wait;
+    PageId page;
+    uint64_t value;
+    Fence fence;
+  };
+  struct Stream {
+    std::deque<Op> queue;
+    uint64_t submitted = 0;
+    uint64_t executed = 0;
+    bool open = false;
+  };
+
+  [[nodiscard]] bool RunnableLocked(const Stream& stream) const;
+  void RunHeadLocked(Stream& stream);
+  void PassWaitsLocked();
+  void FillLocked(PageId page, uint64_t value);
+
+  mutable std::mutex mutex_;
+  std::array<Stream, kDeviceSlots> streams_;
+  uint64_t page_bytes_;
+  uint64_t random_;
+  bool poison_;
+  Slab memory_;
+};
+
+}  // namespace kvcast
+
+#endif  // KVCAST_NATIVE_SRC_HOST_DEVICE_H_

@@ -1,0 +1,384 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "native/src/manager.h"
+
+#include <chrono>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "native/src/handles.h"
+#include "native/src/status.h"
+
+namespace kvcast {
+
+namespace manager {
+
+constexpr uint64_t kSlotBits = 6;
+constexpr uint64_t kSlotMask = (uint64_t{1} << kSlotBits) - 1;
+static_assert((uint32_t{1} << kSlotBits) == kDeviceSlots, "a stream id holds its slot");
+constexpr uint64_t kJoinStream = (uint64_t{1} << kSlotBits) | kJoinSlot;
+
+// How many blocks a heal offers between two looks at the clock.
+constexpr uint32_t kHealStep = 16;
+constexpr uint32_t kHealRun = 256;
+
+uint64_t NowNs() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch())
+                                   .count());
+}
+
+const kvc_config& Validated(const kvc_config& c) {
+  auto bad = [](const char* key, uint64_t value, const char* rule) {
+    throw Error(KVC_INVALID_ARGUMENT, std::string(key) + " is " + std::to_string(value) +
+                                          ", must be " + rule);
+  };
+  if (c.tokens_per_block == 0 || c.tokens_per_block > kMaxTokensPerBlock) {
+    bad("tokens_per_block", c.tokens_per_block, "1 to 4096");
+  }
+  if (c.capacity_blocks == 0 || c.capacity_blocks > kMaxPages) {
+    bad("capacity_blocks", c.capacity_blocks, "1 to 2^27");
+  }
+  if (c.max_sequences == 0 || c.max_sequences > kMaxSequences) {
+    bad("max_sequences", c.max_sequences, "1 to 2^20");
+  }
+  if (c.device != KVC_DEVICE_HOST) bad("device", c.device, "KVC_DEVICE_HOST (0)");
+  if ((c.flags & ~uint32_t{KVC_CONFIG_POISON}) != 0) bad("flags", c.flags, "KVC_CONFIG_POISON or 0");
+  return c;
+}
+
+// The point of the hash must be unknown to whoever chooses tokens.
+uint64_t Seed(uint64_t given) {
+  if (given != 0) return given;
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+}  // namespace manager
+
+Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
+                 const ManagerTestHooks& hooks)
+    : block_size_(manager::Validated(config).tokens_per_block),
+      max_sequences_(config.max_sequences),
+      hash_(manager::Seed(config.seed), config.tokens_per_block, hooks.hash_bits),
+      device_(config.capacity_blocks, config.page_bytes, manager::Seed(config.seed),
+              (config.flags & KVC_CONFIG_POISON) != 0),
+      fences_(device_),
+      pages_(config.capacity_blocks, device_, fences_),
+      tree_(config.capacity_blocks, config.tokens_per_block, hash_),
+      sink_(std::move(sink)) {
+  const uint64_t begin = manager::NowNs();
+  sequences_.resize(max_sequences_);
+  for (uint32_t i = max_sequences_; i-- > 0;) {
+    sequences_[i].next_free = free_sequence_;
+    free_sequence_ = i;
+  }
+  tails_ = Slab(size_t{max_sequences_} * block_size_ * sizeof(uint32_t));
+  victims_.reserve(config.capacity_blocks);
+  removals_.reserve(config.capacity_blocks);
+  streams_[kJoinSlot].id = manager::kJoinStream;
+  if (sink_ != nullptr) {
+    SinkGeometry geometry;
+    geometry.tokens_per_block = block_size_;
+    geometry.max_blocks = config.capacity_blocks;
+    geometry.tokens_base = tree_.tokens_base();
+    geometry.node_stride = tree_.stride();
+    sink_->Attach(geometry, this);
+    sink_attached_ = true;
+    deferral_ = &sink_->deferral_counters();
+  }
+  prefault_ns_ = manager::NowNs() - begin;
+  ++live_handles().managers;
+}
+
+Manager::~Manager() { --live_handles().managers; }
+
+// ------------------------------------------------------------------- healing
+
+void Manager::AppendDeferred(NodeId id) {
+  Node& n = tree_.node(id);
+  n.announce = Announce::kDeferred;
+  n.deferred_prev = deferred_tail_;
+  n.deferred_next = kNil;
+  (deferred_tail_ != kNil ? tree_.node(deferred_tail_).deferred_next : deferred_head_) = id;
+  deferred_tail_ = id;
+  ++deferred_count_;
+}
+
+void Manager::UnlinkDeferred(NodeId id) {
+  const Node& n = tree_.node(id);
+  (n.deferred_prev != kNil ? tree_.node(n.deferred_prev).deferred_next : deferred_head_) =
+      n.deferred_next;
+  (n.deferred_next != kNil ? tree_.node(n.deferred_next).deferred_prev : deferred_tail_) =
+      n.deferred_prev;
+  --deferred_count_;
+}
+
+// Blocks are deferred in commit order, so a parent always stands before its
+// children and the head of the list can always be announced if there is room.
+uint32_t Manager::Heal(uint32_t max_blocks) {
+  if (!sink_attached_) return 0;
+  uint32_t healed = 0;
+  NodeId run[manager::kHealRun];
+  while (healed < max_blocks && deferred_head_ != kNil) {
+    const ParentId parent = tree_.node(deferred_head_).parent;
+    uint32_t count = 0;
+    for (NodeId id = deferred_head_; id != kNil && count < manager::kHealRun &&
+                                     count < max_blocks - healed;
+         id = tree_.node(id).deferred_next) {
+      if (count != 0 && tree_.node(id).parent != run[count - 1]) break;
+      run[count++] = id;
+    }
+    StoreRun store;
+    if (IsRoot(parent)) {
+      store.scope = &tree_.root(ToRoot(parent)).scope;
+    } else {
+      store.parent = parent;
+    }
+    store.nodes = run;
+    store.count = count;
+    const uint32_t admitted = sink_->Store(store, /*healing=*/true);
+    for (uint32_t i = 0; i < admitted; ++i) {
+      UnlinkDeferred(run[i]);
+      tree_.node(run[i]).announce = Announce::kAnnounced;
+    }
+    Bump(deferral_->healed_blocks, admitted);
+    Drop(deferral_->pending_blocks, admitted);
+    healed += admitted;
+    if (admitted < count) break;
+  }
+  return healed;
+}
+
+uint32_t Manager::TryHeal(uint32_t max_blocks, uint64_t max_ns) noexcept {
+  std::unique_lock<WriterFirstMutex> lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return 0;
+  const uint64_t begin = manager::NowNs();
+  uint32_t healed = 0;
+  while (healed < max_blocks) {
+    const uint32_t step = std::min(manager::kHealStep, max_blocks - healed);
+    const uint32_t done = Heal(step);
+    healed += done;
+    if (done < step || manager::NowNs() - begin >= max_ns) break;
+  }
+  return healed;
+}
+
+void Manager::DetachSink() noexcept {
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  if (!sink_attached_) return;
+  for (NodeId id = 0; id < tree_.high_water(); ++id) {
+    if (tree_.alive(id)) tree_.node(id).announce = Announce::kNone;
+  }
+  Bump(deferral_->deferred_evicted_blocks, deferred_count_);
+  Drop(deferral_->pending_blocks, deferred_count_);
+  deferred_head_ = deferred_tail_ = kNil;
+  deferred_count_ = 0;
+  sink_attached_ = false;
+  deferral_ = nullptr;
+  sink_.reset();
+}
+
+void Manager::SealSink() noexcept {
+  if (sink_attached_) sink_->Seal();
+}
+
+void Manager::Announce(ParentId parent, const NodeId* nodes, uint32_t count) {
+  if (!sink_attached_ || count == 0) return;
+  StoreRun run;
+  bool reachable = true;
+  if (IsRoot(parent)) {
+    run.scope = &tree_.root(ToRoot(parent)).scope;
+  } else {
+    run.parent = parent;
+    reachable = tree_.node(parent).announce == Announce::kAnnounced;
+  }
+  run.nodes = nodes;
+  run.count = count;
+  const uint32_t admitted = reachable ? sink_->Store(run, /*healing=*/false) : 0;
+  for (uint32_t i = 0; i < admitted; ++i) tree_.node(nodes[i]).announce = Announce::kAnnounced;
+  if (admitted == count) return;
+  for (uint32_t i = admitted; i < count; ++i) AppendDeferred(nodes[i]);
+  const uint32_t deferred = count - admitted;
+  Bump(deferral_->dropped_events, deferred);
+  Bump(deferral_->deferred_blocks, deferred);
+  Bump(deferral_->pending_blocks, deferred);
+}
+
+// The node leaves the tree; its page is the caller's business.
+void Manager::ForgetNode(NodeId id) {
+  switch (tree_.node(id).announce) {
+    case Announce::kAnnounced:
+      removals_.push_back(id);
+      break;
+    case Announce::kDeferred:
+      UnlinkDeferred(id);
+      Drop(deferral_->pending_blocks);
+      Bump(deferral_->deferred_evicted_blocks);
+      Bump(deferral_->unannounced_removals);
+      break;
+    case Announce::kNone:
+      break;
+  }
+  tree_.Erase(id);
+}
+
+// Before any id of the removed nodes can be taken again.
+void Manager::FlushRemovals() {
+  if (removals_.empty()) return;
+  if (sink_attached_) sink_->Remove(removals_.data(), static_cast<uint32_t>(removals_.size()));
+  removals_.clear();
+}
+
+// --------------------------------------------------------------- whole cache
+
+void Manager::Reset() {
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  fences_.Reserve(pages_.cached());
+  counters_.reset_blocks += tree_.size();
+  ++counters_.resets;
+  while (pages_.FirstEvictable() != kNil) pages_.GiveUpCached(pages_.FirstEvictable());
+  for (NodeId id = 0; id < tree_.high_water(); ++id) {
+    // Pages that were given up have been cut from their nodes already, the
+    // others stay with the sequences that hold them.
+    if (tree_.alive(id)) pages_[tree_.node(id).page].node = kNil;
+  }
+  if (sink_attached_) {
+    sink_->Clear();
+    Bump(deferral_->deferred_evicted_blocks, deferred_count_);
+    Bump(deferral_->unannounced_removals, deferred_count_);
+    Drop(deferral_->pending_blocks, deferred_count_);
+  }
+  deferred_head_ = deferred_tail_ = kNil;
+  deferred_count_ = 0;
+  tree_.Clear();
+  ++epoch_;
+}
+
+void Manager::Stats(kvc_stats* out) {
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  pages_.Poll();
+  const uint32_t struct_size = out->struct_size;
+  *out = counters_;
+  out->struct_size = struct_size;
+  out->total_pages = pages_.total();
+  out->live_pages = pages_.live();
+  out->cached_pages = pages_.cached();
+  out->free_pages = pages_.free();
+  out->quarantined_pages = pages_.quarantined();
+  out->blocks = tree_.size();
+  out->roots = tree_.root_count();
+  out->sequences = open_sequences_;
+  out->metadata_bytes = pages_.bytes() + tree_.bytes() + fences_.bytes() + tails_.size() +
+                        sequences_.capacity() * sizeof(Sequence) +
+                        (victims_.capacity() + removals_.capacity()) * sizeof(NodeId);
+  out->prefault_ns = prefault_ns_;
+}
+
+uint32_t Manager::open_sequences() const {
+  std::shared_lock<WriterFirstMutex> lock(mutex_);
+  return open_sequences_;
+}
+
+// -------------------------------------------------------------------- device
+
+uint32_t Manager::SlotOf(uint64_t device_stream) const {
+  if (device_stream == 0) return 0;
+  const auto slot = static_cast<uint32_t>(device_stream & manager::kSlotMask);
+  if (!streams_[slot].open || streams_[slot].id != device_stream) {
+    throw Error(KVC_STALE_HANDLE, "device stream " + std::to_string(device_stream) +
+                                      " is not open; create it with kvc_device_stream_create");
+  }
+  return slot;
+}
+
+Fence Manager::ToFence(const kvc_fence& fence) const {
+  if (fence.device_stream == 0) return {};
+  const auto slot = static_cast<uint32_t>(fence.device_stream & manager::kSlotMask);
+  if (fence.device_stream > streams_[slot].id || fence.position > device_.Submitted(slot)) {
+    throw Error(KVC_INVALID_ARGUMENT,
+                "fence (" + std::to_string(fence.device_stream) + ", " +
+                    std::to_string(fence.position) + ") was never handed out");
+  }
+  return {slot, fence.position};
+}
+
+kvc_fence Manager::FromFence(const Fence& fence) const {
+  return {streams_[fence.slot].id, fence.position};
+}
+
+uint64_t Manager::OpenDeviceStream() {
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  const uint32_t slot = device_.OpenStream();
+  if (slot == 0) {
+    throw Error(KVC_NOT_NOW, "all 62 device streams are open or still have work; destroy one");
+  }
+  streams_[slot].id = ++next_stream_generation_ << manager::kSlotBits | slot;
+  streams_[slot].open = true;
+  return streams_[slot].id;
+}
+
+void Manager::CloseDeviceStream(uint64_t device_stream) {
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  const uint32_t slot = SlotOf(device_stream);
+  if (slot == 0) throw Error(KVC_INVALID_ARGUMENT, "device stream 0 is the host itself");
+  streams_[slot].open = false;
+  device_.CloseStream(slot);
+}
+
+void Manager::QueryFences(uint32_t count, const kvc_fence* fences, uint8_t* done) {
+  std::shared_lock<WriterFirstMutex> lock(mutex_);
+  for (uint32_t i = 0; i < count; ++i) (void)ToFence(fences[i]);  // all or nothing
+  for (uint32_t i = 0; i < count; ++i) {
+    const Fence fence = ToFence(fences[i]);
+    done[i] = device_.Reached(fence.slot, fence.position) ? 1 : 0;
+  }
+}
+
+void Manager::StreamWait(uint64_t device_stream, uint32_t count, const kvc_fence* fences) {
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  const uint32_t slot = SlotOf(device_stream);
+  for (uint32_t i = 0; i < count; ++i) (void)ToFence(fences[i]);
+  for (uint32_t i = 0; i < count; ++i) {
+    const Fence fence = ToFence(fences[i]);
+    if (slot == 0) {
+      if (!device_.Reached(fence.slot, fence.position)) {
+        throw Error(KVC_INVALID_ARGUMENT, "device stream 0 is the host itself and cannot wait");
+      }
+    } else if (fence.slot != slot && !device_.Reached(fence.slot, fence.position)) {
+      device_.Wait(slot, fence);
+    }
+  }
+}
+
+void Manager::EnqueueFill(uint64_t device_stream, uint32_t count, const kvc_host_fill* fills) {
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  const uint32_t slot = SlotOf(device_stream);
+  for (uint32_t i = 0; i < count; ++i) {
+    if (fills[i].page >= pages_.total()) {
+      throw Error(KVC_INVALID_ARGUMENT, "page " + std::to_string(fills[i].page) +
+                                            " is beyond the pool");
+    }
+  }
+  for (uint32_t i = 0; i < count; ++i) device_.EnqueueFill(slot, fills[i].page, fills[i].value);
+}
+
+uint64_t Manager::Advance(uint64_t device_stream, uint64_t max_ops) {
+  uint32_t slot = 0;
+  {
+    std::shared_lock<WriterFirstMutex> lock(mutex_);
+    slot = SlotOf(device_stream);
+  }
+  // Without the manager's lock: a device works beside the scheduler.
+  return device_.Advance(slot, max_ops);
+}
+
+void Manager::ReadPage(PageId page, uint64_t offset, uint64_t size, uint8_t* out) {
+  if (!device_.Read(page, offset, size, out)) {
+    throw Error(KVC_INVALID_ARGUMENT, "the range is outside the page or the pool");
+  }
+}
+
+}  // namespace kvcast

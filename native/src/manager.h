@@ -1,0 +1,179 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The manager: page pool, prefix tree and sequences under one lock.
+//
+// Lock order: a stream's host mutex, then the manager's lock, then the
+// device's own mutex. Under the lock the manager calls the sink and the
+// device; neither waits (event_sink.h, device.h).
+//
+// Invariants (Check verifies them):
+//  1. Each page is in one state: live + cached + free + quarantined == total.
+//  2. A node has a page and the page has that node; both or neither.
+//  3. A page is cached if and only if it has a node and no holder.
+//  4. Whoever holds a block holds all blocks before it; so the eviction list
+//     has children before parents, and its head is childless.
+//  5. announced = stored - removed - cleared; no announced block has an
+//     unannounced parent; a node is deferred if and only if it is on the
+//     deferred list, where parents come before children.
+#ifndef KVCAST_NATIVE_SRC_MANAGER_H_
+#define KVCAST_NATIVE_SRC_MANAGER_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+#include "kvcast/kvcast.h"
+#include "native/src/event_sink.h"
+#include "native/src/fence_pool.h"
+#include "native/src/host_device.h"
+#include "native/src/mixed_hash.h"
+#include "native/src/page_pool.h"
+#include "native/src/prefix_tree.h"
+#include "native/src/sequence.h"
+#include "native/src/writer_first_mutex.h"
+
+namespace kvcast {
+
+// What the prompts of one call point into.
+struct PromptArrays {
+  const uint32_t* tokens = nullptr;
+  uint64_t token_count = 0;
+  const kvc_scope* scopes = nullptr;
+  uint32_t scope_count = 0;
+  const uint8_t* bytes = nullptr;
+  uint64_t byte_count = 0;
+};
+
+// What tests may turn and users may not.
+struct ManagerTestHooks {
+  uint32_t hash_bits = 61;  // fewer make the tree's hash collide
+};
+
+class Manager final : public SinkHost {
+ public:
+  // Throws Error for a config that can never be right.
+  Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
+          const ManagerTestHooks& hooks = {});
+  ~Manager();
+  Manager(const Manager&) = delete;
+  Manager& operator=(const Manager&) = delete;
+
+  // Batch calls, see kvcast.h. `error` takes the story of the first item that failed.
+  void Create(uint32_t count, const kvc_prompt* prompts, const PromptArrays& in,
+              kvc_create_result* results, kvc_error* error);
+  void Probe(uint32_t count, const kvc_prompt* prompts, const PromptArrays& in,
+             kvc_probe_result* results, kvc_error* error);
+  void Grow(uint32_t count, const kvc_grow_item* items, kvc_grow_result* results,
+            kvc_error* error);
+  void Commit(uint32_t count, const kvc_commit_item* items, const uint32_t* tokens,
+              uint64_t token_count, kvc_commit_result* results, kvc_error* error);
+  void Release(uint32_t count, const uint64_t* sequences, kvc_status* results,
+               kvc_error* error);
+  kvc_status Get(uint64_t sequence, uint32_t first_block, uint32_t capacity, PageId* pages,
+                 uint32_t* written, kvc_sequence_info* info, kvc_error* error);
+
+  void Reset();
+  void Stats(kvc_stats* out);
+  kvc_status Check(kvc_error* error);
+  kvc_status Resident(kvc_hash_form form, uint64_t capacity, kvc_resident_block* blocks,
+                      uint64_t* count, kvc_error* error);
+
+  [[nodiscard]] uint64_t OpenDeviceStream();
+  void CloseDeviceStream(uint64_t device_stream);
+  void QueryFences(uint32_t count, const kvc_fence* fences, uint8_t* done);
+  void StreamWait(uint64_t device_stream, uint32_t count, const kvc_fence* fences);
+  void EnqueueFill(uint64_t device_stream, uint32_t count, const kvc_host_fill* fills);
+  uint64_t Advance(uint64_t device_stream, uint64_t max_ops);
+  void ReadPage(PageId page, uint64_t offset, uint64_t size, uint8_t* out);
+
+  [[nodiscard]] uint32_t open_sequences() const;
+  // Ends the stream; nothing may be called afterwards but the destructor.
+  void SealSink() noexcept;
+
+  uint32_t TryHeal(uint32_t max_blocks, uint64_t max_ns) noexcept override;
+  void DetachSink() noexcept override;
+
+ private:
+  struct DeviceStreamSlot {
+    uint64_t id = 0;  // generation << 6 | slot; never used twice
+    bool open = false;
+  };
+  struct Match {
+    RootId root = kNil;
+    ParentId last = kNil;
+    uint64_t last_hash = 0;
+    uint64_t blocks = 0;
+  };
+
+  // manager.cpp
+  [[nodiscard]] uint32_t SlotOf(uint64_t device_stream) const;
+  [[nodiscard]] Fence ToFence(const kvc_fence& fence) const;
+  [[nodiscard]] kvc_fence FromFence(const Fence& fence) const;
+  uint32_t Heal(uint32_t max_blocks);
+  void AppendDeferred(NodeId id);
+  void UnlinkDeferred(NodeId id);
+  void Announce(ParentId parent, const NodeId* nodes, uint32_t count);
+  void ForgetNode(NodeId id);
+  void FlushRemovals();
+
+  // sequences.cpp
+  kvc_status ValidatePrompt(const kvc_prompt& prompt, const PromptArrays& in, ScopeView* scope,
+                            uint64_t* blocks, kvc_error* error) const;
+  template <typename Visit>
+  void Walk(Match* match, const uint32_t* tokens, uint64_t blocks, Visit&& visit) const;
+  kvc_status CreateOne(const kvc_prompt& prompt, const PromptArrays& in, kvc_create_result* result,
+                       kvc_error* error);
+  uint64_t ProbeOne(const uint32_t* tokens, uint64_t blocks, const ScopeView& scope);
+  kvc_status GrowOne(const kvc_grow_item& item, kvc_grow_result* result, kvc_error* error);
+  [[nodiscard]] uint32_t PlanVictims(uint32_t demand, uint32_t slot, uint32_t* leaving);
+  kvc_status CommitOne(const kvc_commit_item& item, const uint32_t* tokens,
+                       kvc_commit_result* result, kvc_error* error);
+  kvc_status ReleaseOne(uint64_t id, kvc_error* error);
+  [[nodiscard]] Sequence* Find(uint64_t id);
+  [[nodiscard]] bool Attached(const Sequence& sequence) const { return sequence.epoch == epoch_; }
+  [[nodiscard]] FenceSetId RecordFence(uint32_t slot);
+  [[nodiscard]] uint32_t* Tail(uint32_t index) {
+    return reinterpret_cast<uint32_t*>(tails_.data()) + size_t{index} * block_size_;
+  }
+
+  // check.cpp
+  [[nodiscard]] const char* CheckPages(uint32_t* where);
+  [[nodiscard]] const char* CheckNodes(uint32_t* where);
+  [[nodiscard]] const char* CheckSequences(uint32_t* where);
+
+  const uint32_t block_size_;
+  const uint32_t max_sequences_;
+  MixedHash hash_;
+  HostDevice device_;
+  FencePool fences_;
+  PagePool pages_;
+  PrefixTree tree_;
+
+  mutable WriterFirstMutex mutex_;
+  std::shared_ptr<EventSink> sink_;        // kept until the end; not called once detached
+  bool sink_attached_ = false;
+  DeferralCounters* deferral_ = nullptr;   // the sink's
+  NodeId deferred_head_ = kNil;
+  NodeId deferred_tail_ = kNil;
+  uint64_t deferred_count_ = 0;
+
+  std::vector<Sequence> sequences_;
+  uint32_t free_sequence_ = kNil;
+  uint32_t open_sequences_ = 0;
+  Slab tails_;                             // partly filled last blocks' tokens
+  std::vector<NodeId> victims_;            // plan of an eviction; never grows
+  std::vector<NodeId> removals_;           // announced blocks that go with this step
+  uint64_t epoch_ = 1;                     // grows with each reset
+  uint64_t next_stream_generation_ = 1;
+  DeviceStreamSlot streams_[kDeviceSlots];
+
+  kvc_stats counters_{};                   // the counting fields only
+  uint64_t prefault_ns_ = 0;
+};
+
+}  // namespace kvcast
+
+#endif  // KVCAST_NATIVE_SRC_MANAGER_H_

@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "native/src/page_pool.h"
+
+#include <new>
+
+namespace kvcast {
+
+PagePool::PagePool(uint32_t count, Device& device, FencePool& fences)
+    : total_(count), device_(device), fences_(fences), slab_(size_t{count} * sizeof(Page)),
+      pages_(reinterpret_cast<Page*>(slab_.data())) {
+  for (PageId id = count; id-- > 0;) {
+    new (&pages_[id]) Page;
+    pages_[id].next = free_;  // page 0 comes out first
+    free_ = id;
+  }
+  free_count_ = count;
+}
+
+void PagePool::Append(PageList& list, PageId id) {
+  Page& page = pages_[id];
+  page.prev = list.tail;
+  page.next = kNil;
+  if (list.tail != kNil) {
+    pages_[list.tail].next = id;
+  } else {
+    list.head = id;
+  }
+  list.tail = id;
+  ++list.size;
+}
+
+void PagePool::Unlink(PageList& list, PageId id) {
+  const Page& page = pages_[id];
+  (page.prev != kNil ? pages_[page.prev].next : list.head) = page.next;
+  (page.next != kNil ? pages_[page.next].prev : list.tail) = page.prev;
+  --list.size;
+}
+
+void PagePool::PushFree(PageId id) {
+  Page& page = pages_[id];
+  fences_.Release(page.used);
+  page.used = 0;
+  page.state = PageState::kFree;
+  page.next = free_;
+  free_ = id;
+  ++free_count_;
+  device_.EnterPool(id);
+}
+
+void PagePool::PollList(PageList& list, bool in_order) {
+  for (PageId id = list.head; id != kNil;) {
+    const PageId next = pages_[id].next;
+    if (fences_.Reached(pages_[id].used)) {
+      Unlink(list, id);
+      --quarantined_;
+      PushFree(id);
+    } else if (in_order) {
+      break;  // the later ones of the stream have not been reached either
+    }
+    id = next;
+  }
+}
+
+void PagePool::Poll() {
+  for (uint64_t rest = quarantine_slots_; rest != 0; rest &= rest - 1) {
+    const auto slot = static_cast<uint32_t>(__builtin_ctzll(rest));
+    PollList(quarantine_[slot], slot != 0);
+    if (quarantine_[slot].size == 0) quarantine_slots_ &= ~(uint64_t{1} << slot);
+  }
+}
+
+PageId PagePool::Take(uint32_t slot, bool* intact) {
+  PageId id = kNil;
+  *intact = true;
+  PageList& own = quarantine_[slot];
+  if (slot != 0 && own.size != 0) {
+    // Oldest first. Its fence is on the taker's stream, where later work runs
+    // later; the taker's own fence will stand in for it when it lets go.
+    id = own.head;
+    Unlink(own, id);
+    if (own.size == 0) quarantine_slots_ &= ~(uint64_t{1} << slot);
+    --quarantined_;
+    fences_.Release(pages_[id].used);
+    pages_[id].used = 0;
+  } else {
+    id = free_;
+    free_ = pages_[id].next;
+    --free_count_;
+    *intact = device_.LeavePool(id);
+  }
+  pages_[id].state = PageState::kLive;
+  pages_[id].holders = 1;
+  ++live_;
+  return id;
+}
+
+void PagePool::Drop(PageId id, FenceSetId fence) {
+  Page& page = pages_[id];
+  if (fence != 0 && page.used != fence) page.used = fences_.Merge(page.used, fences_.Retain(fence));
+  if (--page.holders != 0) return;
+  --live_;
+  if (page.node != kNil) {
+    page.state = PageState::kCached;
+    Append(evictable_, id);
+  } else {
+    GiveUp(id);
+  }
+}
+
+void PagePool::Seize(PageId id) {
+  Page& page = pages_[id];
+  Unlink(evictable_, id);
+  fences_.Release(page.ready);
+  fences_.Release(page.used);
+  page.ready = 0;
+  page.used = 0;
+  page.node = kNil;
+  page.holders = 1;
+  page.state = PageState::kLive;
+  ++live_;
+}
+
+void PagePool::GiveUpCached(PageId id) {
+  Unlink(evictable_, id);
+  pages_[id].node = kNil;
+  GiveUp(id);
+}
+
+// The page is on no list and has no holder.
+void PagePool::GiveUp(PageId id) {
+  Page& page = pages_[id];
+  page.used = fences_.Merge(page.used, page.ready);
+  page.ready = 0;
+  if (fences_.Reached(page.used)) {
+    PushFree(id);
+    return;
+  }
+  page.state = PageState::kQuarantined;
+  const uint32_t list = fences_.SingleSlot(page.used);
+  page.quarantine = list;
+  Append(quarantine_[list], id);
+  quarantine_slots_ |= uint64_t{1} << list;
+  ++quarantined_;
+}
+
+}  // namespace kvcast

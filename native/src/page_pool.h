@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Pages: who holds them, which fences guard them, which may be evicted.
+#ifndef KVCAST_NATIVE_SRC_PAGE_POOL_H_
+#define KVCAST_NATIVE_SRC_PAGE_POOL_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "native/src/device.h"
+#include "native/src/fence_pool.h"
+#include "native/src/slab.h"
+#include "native/src/types.h"
+
+namespace kvcast {
+
+enum class PageState : uint32_t {
+  kFree,         // on the free stack
+  kLive,         // held by at least one sequence
+  kCached,       // reusable, held by nobody: on the eviction list
+  kQuarantined,  // given up, guarded by fences not known to be reached
+};
+
+// A doubly linked list through Page::prev and Page::next.
+struct PageList {
+  PageId head = kNil;
+  PageId tail = kNil;
+  uint32_t size = 0;
+};
+
+struct Page {
+  NodeId node = kNil;  // the block it belongs to; kNil: private to its holder
+  uint32_t holders = 0;
+  PageId prev = kNil;
+  PageId next = kNil;
+  FenceSetId ready = 0;  // when the KV values it holds have been written
+  FenceSetId used = 0;   // when nobody who gave it up can still touch it
+  PageState state = PageState::kFree;
+  uint32_t quarantine = 0;  // kQuarantined: the list it is on
+};
+static_assert(sizeof(Page) == 32, "two pages to a cache line");
+
+// Page records, the free stack, the quarantine and the eviction list. Each page
+// is in exactly one state, so live + cached + free + quarantined == total.
+// Used under the manager's lock; never allocates after construction.
+class PagePool {
+ public:
+  PagePool(uint32_t count, Device& device, FencePool& fences);
+
+  [[nodiscard]] uint32_t total() const { return total_; }
+  [[nodiscard]] uint32_t live() const { return live_; }
+  [[nodiscard]] uint32_t cached() const { return evictable_.size; }
+  [[nodiscard]] uint32_t free() const { return free_count_; }
+  [[nodiscard]] uint32_t quarantined() const { return quarantined_; }
+  [[nodiscard]] Page& operator[](PageId id) { return pages_[id]; }
+  [[nodiscard]] const Page& operator[](PageId id) const { return pages_[id]; }
+  [[nodiscard]] size_t bytes() const { return slab_.size(); }
+
+  // Moves quarantined pages whose fences have been reached to the free stack.
+  void Poll();
+  // Pages that work on `slot` may take without evicting anything.
+  [[nodiscard]] uint32_t Available(uint32_t slot) const {
+    return free_count_ + (slot == 0 ? 0 : quarantine_[slot].size);
+  }
+  // Takes one of those; the caller is its only holder. Sets *intact to false
+  // if the page was written after it had been given up.
+  [[nodiscard]] PageId Take(uint32_t slot, bool* intact);
+
+  // One more holder; a cached page leaves the eviction list.
+  void Hold(PageId id) {
+    Page& page = pages_[id];
+    if (page.holders++ == 0) {
+      Unlink(evictable_, id);
+      page.state = PageState::kLive;
+      ++live_;
+    }
+  }
+  // One holder less, whose last use ends at `fence` (a reference is taken).
+  // The last one leaves a block's page on the eviction list, as most recently
+  // used, and gives any other page up.
+  void Drop(PageId id, FenceSetId fence);
+  // A cached page loses its block and goes to whoever works on `slot`, who
+  // must be allowed to use it: it becomes live at once.
+  void Seize(PageId id);
+  // A cached page loses its block and is given up.
+  void GiveUpCached(PageId id);
+
+  // True if a cached page could be seized for `slot` now.
+  [[nodiscard]] bool UsableBy(const Page& page, uint32_t slot) const {
+    return fences_.UsableBy(page.ready, slot) && fences_.UsableBy(page.used, slot);
+  }
+  [[nodiscard]] PageId FirstEvictable() const { return evictable_.head; }
+  [[nodiscard]] const PageList& evictable() const { return evictable_; }
+  [[nodiscard]] const PageList& quarantine(uint32_t list) const { return quarantine_[list]; }
+  [[nodiscard]] PageId free_top() const { return free_; }
+
+ private:
+  void Append(PageList& list, PageId id);
+  void Unlink(PageList& list, PageId id);
+  void GiveUp(PageId id);
+  void PushFree(PageId id);
+  void PollList(PageList& list, bool in_order);
+
+  uint32_t total_;
+  uint32_t live_ = 0;
+  uint32_t free_count_ = 0;
+  uint32_t quarantined_ = 0;
+  PageId free_ = kNil;  // stack through Page::next
+  PageList evictable_;  // least recently used first
+  // A list for each stream, in the order of its fences; list 0 is for pages
+  // that several streams still use.
+  std::array<PageList, kDeviceSlots> quarantine_;
+  uint64_t quarantine_slots_ = 0;  // bit per non-empty list
+  Device& device_;
+  FencePool& fences_;
+  Slab slab_;
+  Page* pages_;
+};
+
+}  // namespace kvcast
+
+#endif  // KVCAST_NATIVE_SRC_PAGE_POOL_H_

@@ -1,0 +1,300 @@
+/* SPDX-FileCopyrightText: The kvcast authors */
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The C ABI as a C program uses it. No C++, no test framework: it proves that
+ * the header is enough. One phase per part of the ABI; the first failed check
+ * names its line and ends the program. */
+#include "kvcast/kvcast.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char* phase = "start";
+#define PHASE(name) (phase = (name))
+#define CHECK(condition)                                                              \
+  do {                                                                                \
+    if (!(condition)) {                                                               \
+      fprintf(stderr, "%s:%d: phase %s: %s\n", __FILE__, __LINE__, phase, #condition); \
+      exit(1);                                                                        \
+    }                                                                                 \
+  } while (0)
+#define CHECK_OK(call)                                                                    \
+  do {                                                                                    \
+    kvc_status status_ = (call);                                                          \
+    if (status_ != KVC_OK) {                                                              \
+      fprintf(stderr, "%s:%d: phase %s: %s: %s: %s\n", __FILE__, __LINE__, phase, #call,  \
+              kvc_status_name(status_), err.message);                                     \
+      exit(1);                                                                            \
+    }                                                                                     \
+  } while (0)
+
+enum { kBlock = 4 };
+
+static kvc_error err;
+
+static kvc_manager* new_manager(uint32_t pages, kvc_stream* stream) {
+  kvc_config config;
+  kvc_manager* manager = NULL;
+  kvc_config_init(&config);
+  config.tokens_per_block = kBlock;
+  config.capacity_blocks = pages;
+  config.max_sequences = 8;
+  config.page_bytes = 64;
+  config.flags = KVC_CONFIG_POISON;
+  config.seed = 7;
+  CHECK_OK(kvc_manager_create(&config, stream, &manager, &err));
+  return manager;
+}
+
+static kvc_create_result create(kvc_manager* m, const uint32_t* tokens, uint64_t count,
+                                uint64_t device_stream) {
+  kvc_prompt prompt;
+  kvc_create_result result;
+  memset(&prompt, 0, sizeof prompt);
+  prompt.token_count = count;
+  prompt.scope = KVC_NO_SCOPE;
+  prompt.device_stream = device_stream;
+  CHECK_OK(kvc_sequences_create(m, 1, &prompt, tokens, count, NULL, 0, NULL, 0, &result, &err));
+  CHECK(result.status == KVC_OK);
+  return result;
+}
+
+static kvc_grow_result grow(kvc_manager* m, uint64_t sequence, uint64_t tokens) {
+  kvc_grow_item item;
+  kvc_grow_result result;
+  item.sequence = sequence;
+  item.capacity_tokens = tokens;
+  CHECK_OK(kvc_sequences_grow(m, 1, &item, &result, &err));
+  CHECK(result.status == KVC_OK || err.status == result.status);
+  return result;
+}
+
+static kvc_commit_result commit(kvc_manager* m, uint64_t sequence, const uint32_t* tokens,
+                                uint64_t count) {
+  kvc_commit_item item;
+  kvc_commit_result result;
+  item.sequence = sequence;
+  item.token_offset = 0;
+  item.token_count = count;
+  CHECK_OK(kvc_sequences_commit(m, 1, &item, tokens, count, &result, &err));
+  return result;
+}
+
+static kvc_status release(kvc_manager* m, uint64_t sequence) {
+  kvc_status status;
+  CHECK_OK(kvc_sequences_release(m, 1, &sequence, &status, &err));
+  return status;
+}
+
+static kvc_stats stats(kvc_manager* m) {
+  kvc_stats s;
+  kvc_stats_init(&s);
+  CHECK_OK(kvc_manager_stats_get(m, &s, &err));
+  CHECK(s.live_pages + s.cached_pages + s.free_pages + s.quarantined_pages + s.leaving_pages ==
+        s.total_pages);
+  CHECK_OK(kvc_manager_check(m, &err));
+  return s;
+}
+
+int main(void) {
+  uint32_t tokens[40];
+  kvc_stream_config stream_config;
+  kvc_stream* stream = NULL;
+  kvc_manager* m = NULL;
+  kvc_live_handles live;
+  uint32_t i;
+  for (i = 0; i < 40; ++i) tokens[i] = i;
+
+  PHASE("versions");
+  CHECK(kvc_abi_version() == KVC_ABI_VERSION);
+  CHECK(strcmp(kvc_version(), "0.1.0") == 0);
+  CHECK(strcmp(kvc_status_name(KVC_NOT_NOW), "not now") == 0);
+  CHECK(strcmp(kvc_status_name(12345), "unknown status") == 0);
+  CHECK(strlen(kvc_sha256_backend()) > 0);
+
+  PHASE("bad configs");
+  {
+    kvc_config config;
+    kvc_config_init(&config);
+    config.tokens_per_block = 0;
+    CHECK(kvc_manager_create(&config, NULL, &m, &err) == KVC_INVALID_ARGUMENT);
+    CHECK(strstr(err.message, "tokens_per_block") != NULL);
+    kvc_config_init(&config);
+    config.capacity_blocks = 1u << 28;
+    CHECK(kvc_manager_create(&config, NULL, &m, NULL) == KVC_INVALID_ARGUMENT);
+    kvc_config_init(&config);
+    config.struct_size = 4096;
+    CHECK(kvc_manager_create(&config, NULL, &m, &err) == KVC_INVALID_ARGUMENT);
+    CHECK(kvc_manager_create(NULL, NULL, &m, &err) == KVC_INVALID_ARGUMENT);
+    CHECK(m == NULL);
+    CHECK(kvc_manager_destroy(NULL, &err) == KVC_OK);
+  }
+
+  PHASE("store, share, drain");
+  kvc_stream_config_init(&stream_config);
+  CHECK_OK(kvc_stream_create(&stream_config, &stream, &err));
+  m = new_manager(8, stream);
+  {
+    kvc_create_result a = create(m, tokens, 10, 0);
+    kvc_create_result b = create(m, tokens, 10, 0);
+    kvc_commit_result c;
+    kvc_borrowed_batch batch;
+    uint32_t pages_a[4], pages_b[4], written = 0;
+    CHECK(a.matched_tokens == 0 && b.matched_tokens == 0 && a.sequence != b.sequence);
+    CHECK(grow(m, a.sequence, 10).added_pages == 3);
+    CHECK(grow(m, b.sequence, 10).added_pages == 3);
+    c = commit(m, a.sequence, tokens, 10);
+    CHECK(c.status == KVC_OK && c.stored_blocks == 2 && c.committed_tokens == 10);
+    c = commit(m, b.sequence, tokens, 10);
+    CHECK(c.stored_blocks == 0 && c.deduplicated_blocks == 2 && c.first_changed_block == 0);
+    CHECK_OK(kvc_sequence_get(m, a.sequence, 0, 4, pages_a, &written, NULL, &err));
+    CHECK(written == 3);
+    CHECK_OK(kvc_sequence_get(m, b.sequence, 0, 4, pages_b, &written, NULL, &err));
+    CHECK(pages_a[0] == pages_b[0] && pages_a[1] == pages_b[1] && pages_a[2] != pages_b[2]);
+    CHECK(stats(m).live_pages == 4);
+
+    CHECK_OK(kvc_stream_drain(stream, 0, 0, &batch, &err));
+    CHECK(batch.event_count == 1 && batch.events[0].kind == KVC_EVENT_STORED);
+    CHECK(batch.events[0].hash_count == 2 && batch.events[0].token_count == 8);
+    CHECK(batch.events[0].block_size == kBlock && batch.events[0].flags == 0);
+    /* TensorRT-LLM's values for the blocks 0..3 and 4..7 of the empty scope. */
+    CHECK((int64_t)batch.hashes[0] == INT64_C(8901721255985266736));
+    CHECK((int64_t)batch.hashes[1] == INT64_C(1735720619063549889));
+    CHECK(batch.tokens[0] == 0 && batch.tokens[7] == 7);
+
+    CHECK(kvc_manager_destroy(m, &err) == KVC_BUSY);
+    CHECK(release(m, a.sequence) == KVC_OK);
+    CHECK(release(m, a.sequence) == KVC_STALE_HANDLE);
+    CHECK(release(m, b.sequence) == KVC_OK);
+    CHECK(grow(m, a.sequence, 4).status == KVC_STALE_HANDLE);
+    CHECK(commit(m, a.sequence, tokens, 1).status == KVC_STALE_HANDLE);
+    CHECK(stats(m).cached_pages == 2);
+  }
+
+  PHASE("statuses");
+  {
+    kvc_create_result a = create(m, tokens, 0, 0);
+    kvc_create_result b = create(m, tokens, 0, 0);
+    uint32_t bad = 1u << 31;
+    CHECK(grow(m, a.sequence, 9 * kBlock).status == KVC_NEVER_FITS);
+    CHECK(grow(m, a.sequence, UINT64_MAX).status == KVC_NEVER_FITS);
+    CHECK(stats(m).cached_pages == 2);
+    CHECK(grow(m, a.sequence, 7 * kBlock).evicted_blocks == 1);
+    CHECK(grow(m, b.sequence, 2 * kBlock).status == KVC_NOT_NOW);
+    CHECK(stats(m).cached_pages == 1);
+    CHECK(commit(m, b.sequence, tokens, 1).status == KVC_BAD_STATE);
+    CHECK(commit(m, a.sequence, &bad, 1).status == KVC_INVALID_ARGUMENT);
+    CHECK(release(m, a.sequence) == KVC_OK && release(m, b.sequence) == KVC_OK);
+  }
+
+  PHASE("removals and reset");
+  {
+    kvc_borrowed_batch batch;
+    CHECK_OK(kvc_stream_drain(stream, 0, 0, &batch, &err));
+    CHECK(batch.event_count == 1 && batch.events[0].kind == KVC_EVENT_REMOVED);
+    CHECK((int64_t)batch.hashes[0] == INT64_C(1735720619063549889));
+    CHECK_OK(kvc_manager_reset(m, &err));
+    CHECK_OK(kvc_stream_drain(stream, 0, 0, &batch, &err));
+    CHECK(batch.event_count == 1 && batch.events[0].kind == KVC_EVENT_CLEARED);
+    CHECK_OK(kvc_stream_drain(stream, 0, 0, &batch, &err));
+    CHECK(batch.event_count == 0);
+    CHECK(stats(m).free_pages == 8 && stats(m).blocks == 0);
+  }
+
+  PHASE("scopes");
+  {
+    const uint8_t bytes[] = "adaptersalt";
+    kvc_scope scopes[3];
+    kvc_prompt prompts[3];
+    kvc_create_result results[3];
+    uint64_t ids[3];
+    kvc_status statuses[3];
+    kvc_resident_block blocks[8];
+    uint64_t count = 0;
+    memset(scopes, 0, sizeof scopes);
+    memset(prompts, 0, sizeof prompts);
+    scopes[0].parts = KVC_SCOPE_LORA_ID;
+    scopes[0].lora_id = 7;
+    scopes[1].parts = KVC_SCOPE_LORA_ID | KVC_SCOPE_SALT;
+    scopes[1].lora_id = 7;
+    scopes[1].salt = 5;
+    scopes[2].parts = KVC_SCOPE_LORA_NAME | KVC_SCOPE_SALT_BYTES;
+    scopes[2].lora_name_size = 7;
+    scopes[2].salt_bytes_offset = 7;
+    scopes[2].salt_bytes_size = 4;
+    for (i = 0; i < 3; ++i) {
+      prompts[i].token_count = kBlock;
+      prompts[i].scope = i;
+    }
+    CHECK_OK(kvc_sequences_create(m, 3, prompts, tokens, kBlock, scopes, 3, bytes, 11, results, &err));
+    for (i = 0; i < 3; ++i) {
+      CHECK(results[i].status == KVC_OK && results[i].matched_tokens == 0);
+      CHECK(grow(m, results[i].sequence, kBlock).status == KVC_OK);
+      CHECK(commit(m, results[i].sequence, tokens, kBlock).stored_blocks == 1);
+      ids[i] = results[i].sequence;
+    }
+    CHECK_OK(kvc_sequences_release(m, 3, ids, statuses, &err));
+    CHECK_OK(kvc_manager_resident(m, KVC_HASH_BYTES, 8, blocks, &count, &err));
+    CHECK(count == 3);
+    CHECK(memcmp(blocks[0].digest, blocks[1].digest, 32) != 0);
+    CHECK(kvc_manager_resident(m, KVC_HASH_BYTES, 2, blocks, &count, &err) == KVC_INVALID_ARGUMENT);
+    scopes[2].lora_name_size = 300;
+    CHECK_OK(kvc_sequences_create(m, 1, &prompts[2], tokens, kBlock, scopes, 3, bytes, 11, results, &err));
+    CHECK(results[0].status == KVC_INVALID_ARGUMENT && strstr(err.message, "LoRA name") != NULL);
+  }
+
+  PHASE("fences and quarantine");
+  CHECK_OK(kvc_manager_reset(m, &err));
+  {
+    uint64_t one = 0, two = 0, ran = 0;
+    uint32_t page = 0, written = 0;
+    uint8_t byte = 0;
+    kvc_host_fill fill;
+    kvc_create_result a, b;
+    CHECK_OK(kvc_device_stream_create(m, &one, &err));
+    CHECK_OK(kvc_device_stream_create(m, &two, &err));
+    a = create(m, tokens, 0, one);
+    CHECK(grow(m, a.sequence, 8 * kBlock).added_pages == 8);
+    CHECK_OK(kvc_sequence_get(m, a.sequence, 0, 1, &page, &written, NULL, &err));
+    memset(&fill, 0, sizeof fill);
+    fill.page = page;
+    fill.value = UINT64_C(0x1111111111111111);
+    CHECK_OK(kvc_host_enqueue_fill(m, one, 1, &fill, &err));
+    CHECK(release(m, a.sequence) == KVC_OK);
+    CHECK(stats(m).quarantined_pages == 8);
+    b = create(m, tokens, 0, two);
+    CHECK(grow(m, b.sequence, kBlock).leaving_pages == 8); /* another stream has to wait */
+    a = create(m, tokens, 0, one);
+    CHECK(grow(m, a.sequence, kBlock).status == KVC_OK); /* the same stream has not */
+    CHECK_OK(kvc_host_advance(m, 0, 10, &ran, &err));
+    CHECK(ran == 1);
+    CHECK(grow(m, b.sequence, 7 * kBlock).status == KVC_OK);
+    CHECK_OK(kvc_host_read(m, page, 0, 1, &byte, &err));
+    CHECK(kvc_host_read(m, page, 60, 8, &byte, &err) == KVC_INVALID_ARGUMENT);
+    CHECK(release(m, a.sequence) == KVC_OK && release(m, b.sequence) == KVC_OK);
+    CHECK(stats(m).free_pages == 8);
+    CHECK_OK(kvc_device_stream_destroy(m, two, &err));
+    CHECK(kvc_device_stream_destroy(m, two, &err) == KVC_STALE_HANDLE);
+  }
+
+  PHASE("end of the stream");
+  CHECK_OK(kvc_manager_destroy(m, &err));
+  {
+    kvc_borrowed_batch batch;
+    kvc_status status;
+    int batches = 0;
+    while ((status = kvc_stream_drain(stream, 0, 0, &batch, &err)) == KVC_OK) {
+      CHECK(++batches < 10);
+    }
+    CHECK(status == KVC_END);
+  }
+  kvc_stream_destroy(stream);
+  kvc_stream_destroy(NULL);
+
+  PHASE("nothing is left");
+  kvc_live_handles_get(&live);
+  CHECK(live.managers == 0 && live.sequences == 0 && live.streams == 0);
+  printf("capi_test: 1 passed, 0 failed\n");
+  return 0;
+}
