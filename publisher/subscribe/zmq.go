@@ -1,0 +1,238 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package subscribe
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+
+	zmq "github.com/pebbe/zmq4"
+
+	"github.com/kvcast/kvcast/publisher/wire"
+)
+
+const (
+	// DefaultHWM is the number of messages that may wait in this process. The
+	// publisher holds more of them; beyond both, messages are lost.
+	DefaultHWM = 10000
+	// DefaultMaxMessage is the longest frame taken from a publisher: the
+	// longest payload that the decoder accepts unless told otherwise. ZeroMQ
+	// cuts the connection when a frame is longer; it has no bound for the
+	// number of frames in a message.
+	DefaultMaxMessage = 64 << 20
+
+	// reconnect is the pause between two attempts to connect, growing up to
+	// reconnectMax: a subscriber may be there before its publisher.
+	reconnect    = 20 * time.Millisecond
+	reconnectMax = 500 * time.Millisecond
+	// heartbeat and heartbeatTimeout find a publisher's machine that is gone
+	// without a word, so that the connection is made anew.
+	heartbeat        = 5 * time.Second
+	heartbeatTimeout = 15 * time.Second
+)
+
+// ClientOptions configures a Client.
+type ClientOptions struct {
+	// Endpoint to connect to, tcp://HOST:PORT or ipc://PATH. Nobody needs to
+	// be there yet.
+	Endpoint string
+	// Topic is the prefix of the topics to receive; "" means all.
+	Topic string
+	// HWM and MaxMessage; 0 means DefaultHWM and DefaultMaxMessage.
+	HWM        int
+	MaxMessage int
+}
+
+// Message is one live message. Its parts belong to the caller.
+type Message struct {
+	Topic   string
+	Seq     uint64
+	Payload []byte
+}
+
+// Client receives live messages over a socket and a ZeroMQ context of its own.
+// It connects again by itself when a publisher goes and comes back. One
+// goroutine at a time may use it.
+type Client struct {
+	ctx    *zmq.Context
+	socket *zmq.Socket
+	wait   time.Duration
+}
+
+// Connect begins to receive. It returns ErrEndpoint for an endpoint that
+// cannot be right and does not wait for the publisher.
+func Connect(o ClientOptions) (*Client, error) {
+	ipv6, err := checkEndpoint(o.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	if o.HWM == 0 {
+		o.HWM = DefaultHWM
+	}
+	if o.MaxMessage == 0 {
+		o.MaxMessage = DefaultMaxMessage
+	}
+	c := &Client{wait: -1}
+	if c.ctx, err = zmq.NewContext(); err != nil {
+		return nil, &Error{"connect", err, "context"}
+	}
+	c.ctx.SetRetryAfterEINTR(true)
+	if err := c.open(o, ipv6); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Client) open(o ClientOptions, ipv6 bool) (err error) {
+	if c.socket, err = c.ctx.NewSocket(zmq.SUB); err != nil {
+		c.socket = nil
+		return &Error{"connect", err, "socket"}
+	}
+	s := c.socket
+	for _, option := range []struct {
+		name string
+		set  func() error
+	}{
+		{"RCVHWM", func() error { return s.SetRcvhwm(o.HWM) }},
+		{"MAXMSGSIZE", func() error { return s.SetMaxmsgsize(int64(o.MaxMessage)) }},
+		{"LINGER", func() error { return s.SetLinger(0) }},
+		{"IPV6", func() error { return s.SetIpv6(ipv6) }},
+		{"RECONNECT_IVL", func() error { return s.SetReconnectIvl(reconnect) }},
+		{"RECONNECT_IVL_MAX", func() error { return s.SetReconnectIvlMax(reconnectMax) }},
+		{"HEARTBEAT_IVL", func() error { return s.SetHeartbeatIvl(heartbeat) }},
+		{"HEARTBEAT_TIMEOUT", func() error { return s.SetHeartbeatTimeout(heartbeatTimeout) }},
+		{"SUBSCRIBE", func() error { return s.SetSubscribe(o.Topic) }},
+	} {
+		if err := option.set(); err != nil {
+			return &Error{"connect", err, "option " + option.name}
+		}
+	}
+	if err := s.Connect(o.Endpoint); err != nil {
+		return &Error{"connect", ErrEndpoint, fmt.Sprintf("%q: %s", o.Endpoint, err)}
+	}
+	return nil
+}
+
+// Receive returns the next message, ErrTimeout after wait without one, or
+// ErrFrames for a message of another shape, which is then dropped; the client
+// stays usable after both.
+func (c *Client) Receive(wait time.Duration) (*Message, error) {
+	if c.socket == nil {
+		return nil, &Error{"receive", ErrClosed, ""}
+	}
+	// ZeroMQ counts in milliseconds and takes 0 for "do not wait".
+	if wait = max(wait.Truncate(time.Millisecond), time.Millisecond); wait != c.wait {
+		if err := c.socket.SetRcvtimeo(wait); err != nil {
+			return nil, &Error{"receive", err, "option RCVTIMEO"}
+		}
+		c.wait = wait
+	}
+	// The frames are read one by one: a message may have very many, and they
+	// are there as a whole once the first one is.
+	var frames [wire.LiveFrames][]byte
+	n := 0
+	for more := true; more; n++ {
+		frame, err := c.socket.RecvBytes(0)
+		if err != nil {
+			if zmq.AsErrno(err) == zmq.Errno(syscall.EAGAIN) {
+				return nil, &Error{"receive", ErrTimeout, ""}
+			}
+			return nil, &Error{"receive", err, ""}
+		}
+		if n < len(frames) {
+			frames[n] = frame
+		}
+		if more, err = c.socket.GetRcvmore(); err != nil {
+			return nil, &Error{"receive", err, "option RCVMORE"}
+		}
+	}
+	if n != len(frames) {
+		return nil, &Error{"receive", ErrFrames, fmt.Sprintf("%d frames, want %d", n, len(frames))}
+	}
+	seq, err := wire.ParseSeq(frames[1])
+	if err != nil {
+		return nil, &Error{"receive", ErrFrames, err.Error()}
+	}
+	return &Message{Topic: string(frames[0]), Seq: seq, Payload: frames[2]}, nil
+}
+
+// Close ends the connection and frees the context. A second call does nothing.
+func (c *Client) Close() error {
+	var err error
+	if c.socket != nil {
+		err = c.socket.Close()
+		c.socket = nil
+	}
+	if c.ctx != nil {
+		if termErr := c.ctx.Term(); err == nil {
+			err = termErr
+		}
+		c.ctx = nil
+	}
+	if err != nil {
+		return &Error{"close", err, ""}
+	}
+	return nil
+}
+
+// checkEndpoint refuses what ZeroMQ would take and then never connect, such as
+// a wildcard or a port above 65535 (which it takes modulo 65536).
+func checkEndpoint(text string) (ipv6 bool, err error) {
+	bad := func(what string) (bool, error) {
+		return false, &Error{"connect", ErrEndpoint, fmt.Sprintf("%q: %s", text, what)}
+	}
+	if strings.ContainsFunc(text, unicode.IsControl) {
+		return bad("control characters")
+	}
+	scheme, rest, ok := strings.Cut(text, "://")
+	switch {
+	case !ok:
+		return bad("no scheme; want tcp:// or ipc://")
+	case scheme == "ipc" && (rest == "" || rest == "*"):
+		return bad("no path")
+	case scheme == "ipc":
+		return false, nil
+	case scheme != "tcp":
+		return bad("unknown scheme; want tcp:// or ipc:// in lower case")
+	}
+	i := strings.LastIndexByte(rest, ':')
+	if i < 0 || strings.HasSuffix(rest, "]") {
+		return bad("no port")
+	}
+	host, digits := rest[:i], rest[i+1:]
+	port, err := strconv.ParseUint(digits, 10, 64)
+	switch {
+	case err != nil || digits[0] == '+':
+		return bad("the port is not a number")
+	case port == 0 || port > 65535:
+		return bad("the port must be 1 to 65535")
+	}
+	if inner, ok := strings.CutPrefix(host, "["); ok {
+		inner, closed := strings.CutSuffix(inner, "]")
+		addr, err := netip.ParseAddr(inner)
+		if !closed || err != nil || !addr.Is6() {
+			return bad("no IPv6 address in the brackets")
+		}
+		if addr.IsUnspecified() {
+			return bad("an address of all interfaces cannot be connected to")
+		}
+		return true, nil
+	}
+	if addr, err := netip.ParseAddr(host); host == "*" || err == nil && addr.IsUnspecified() {
+		return bad("an address of all interfaces cannot be connected to")
+	}
+	if host == "" {
+		return bad("no host")
+	}
+	if strings.ContainsAny(host, ":/;@ ") {
+		return bad("bad host")
+	}
+	return false, nil
+}
