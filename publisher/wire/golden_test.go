@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"reflect"
 	"strconv"
@@ -526,9 +525,4 @@ func TestGoldenFrames(t *testing.T) {
 			t.Errorf("%x: %v", bad, err)
 		}
 	}
-}
-
-func Example_hashString() {
-	fmt.Println(HashOf(^uint64(0), event.Signed64), HashOf(^uint64(0), event.Unsigned64), HashOfBytes([]byte{1, 0xff}))
-	// Output: -1 18446744073709551615 0x01ff
 }
