@@ -18,6 +18,9 @@ var (
 	ErrFrames = errors.New("malformed message")
 	// ErrTimeout: no message within the time given to Receive.
 	ErrTimeout = errors.New("no message in time")
+	// ErrProtocol: the publisher broke the transport protocol, or sent a frame
+	// beyond the limit, and is not listened to any more.
+	ErrProtocol = errors.New("connection given up: a frame beyond the limit, or no ZMTP")
 	// ErrClosed: the client has been closed.
 	ErrClosed = errors.New("client is closed")
 )

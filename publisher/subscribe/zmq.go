@@ -23,8 +23,8 @@ const (
 	DefaultHWM = 10000
 	// DefaultMaxMessage is the longest frame taken from a publisher: the
 	// longest payload that the decoder accepts unless told otherwise. ZeroMQ
-	// cuts the connection when a frame is longer; it has no bound for the
-	// number of frames in a message.
+	// ends the connection for good when a frame is longer; it has no bound for
+	// the number of frames in a message.
 	DefaultMaxMessage = 64 << 20
 
 	// reconnect is the pause between two attempts to connect, growing up to
@@ -35,6 +35,12 @@ const (
 	// without a word, so that the connection is made anew.
 	heartbeat        = 5 * time.Second
 	heartbeatTimeout = 15 * time.Second
+
+	// monitorName is in the client's own context. giveUp is how long after a
+	// disconnection ZeroMQ may take to announce that it tries again, which it
+	// does at once, unless the peer broke the protocol: then never.
+	monitorName = "inproc://monitor"
+	giveUp      = time.Second
 )
 
 // ClientOptions configures a Client.
@@ -60,9 +66,12 @@ type Message struct {
 // It connects again by itself when a publisher goes and comes back. One
 // goroutine at a time may use it.
 type Client struct {
-	ctx    *zmq.Context
-	socket *zmq.Socket
-	wait   time.Duration
+	ctx     *zmq.Context
+	socket  *zmq.Socket
+	monitor *zmq.Socket
+	wait    time.Duration
+	// lost is when a connection ended, until ZeroMQ tries again.
+	lost time.Time
 }
 
 // Connect begins to receive. It returns ErrEndpoint for an endpoint that
@@ -114,6 +123,17 @@ func (c *Client) open(o ClientOptions, ipv6 bool) (err error) {
 			return &Error{"connect", err, "option " + option.name}
 		}
 	}
+	events := zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_CONNECTED
+	if err := s.Monitor(monitorName, events); err != nil {
+		return &Error{"connect", err, "monitor"}
+	}
+	if c.monitor, err = c.ctx.NewSocket(zmq.PAIR); err != nil {
+		c.monitor = nil
+		return &Error{"connect", err, "monitor"}
+	}
+	if err := c.monitor.Connect(monitorName); err != nil {
+		return &Error{"connect", err, "monitor"}
+	}
 	if err := s.Connect(o.Endpoint); err != nil {
 		return &Error{"connect", ErrEndpoint, fmt.Sprintf("%q: %s", o.Endpoint, err)}
 	}
@@ -122,7 +142,9 @@ func (c *Client) open(o ClientOptions, ipv6 bool) (err error) {
 
 // Receive returns the next message, ErrTimeout after wait without one, or
 // ErrFrames for a message of another shape, which is then dropped; the client
-// stays usable after both.
+// stays usable after both. ErrProtocol says that ZeroMQ has given the publisher
+// up, because of a frame beyond MaxMessage or because it speaks no ZMTP; no
+// message will come any more.
 func (c *Client) Receive(wait time.Duration) (*Message, error) {
 	if c.socket == nil {
 		return nil, &Error{"receive", ErrClosed, ""}
@@ -142,7 +164,7 @@ func (c *Client) Receive(wait time.Duration) (*Message, error) {
 		frame, err := c.socket.RecvBytes(0)
 		if err != nil {
 			if zmq.AsErrno(err) == zmq.Errno(syscall.EAGAIN) {
-				return nil, &Error{"receive", ErrTimeout, ""}
+				return nil, c.idle()
 			}
 			return nil, &Error{"receive", err, ""}
 		}
@@ -163,12 +185,35 @@ func (c *Client) Receive(wait time.Duration) (*Message, error) {
 	return &Message{Topic: string(frames[0]), Seq: seq, Payload: frames[2]}, nil
 }
 
+// idle tells a quiet publisher from one that has been given up.
+func (c *Client) idle() error {
+	for {
+		kind, _, _, err := c.monitor.RecvEvent(zmq.DONTWAIT)
+		if err != nil {
+			break
+		}
+		c.lost = time.Time{}
+		if kind == zmq.EVENT_DISCONNECTED {
+			c.lost = time.Now()
+		}
+	}
+	if !c.lost.IsZero() && time.Since(c.lost) > giveUp {
+		return &Error{"receive", ErrProtocol, ""}
+	}
+	return &Error{"receive", ErrTimeout, ""}
+}
+
 // Close ends the connection and frees the context. A second call does nothing.
 func (c *Client) Close() error {
 	var err error
-	if c.socket != nil {
-		err = c.socket.Close()
-		c.socket = nil
+	for _, s := range []**zmq.Socket{&c.monitor, &c.socket} {
+		if *s == nil {
+			continue
+		}
+		if closeErr := (*s).Close(); err == nil {
+			err = closeErr
+		}
+		*s = nil
 	}
 	if c.ctx != nil {
 		if termErr := c.ctx.Term(); err == nil {

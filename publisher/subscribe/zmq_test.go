@@ -45,13 +45,20 @@ func newPublisher(t *testing.T, bind string) (*zmq.Socket, string) {
 	return s, endpoint
 }
 
+// awaitMessage returns what a subscriber sends, a byte 1 or 0 and a prefix.
+func awaitMessage(t *testing.T, s *zmq.Socket) []byte {
+	t.Helper()
+	b, err := s.RecvBytes(0)
+	if err != nil || len(b) == 0 {
+		t.Fatalf("no subscription: %q, %v", b, err)
+	}
+	return b
+}
+
 // awaitSubscription returns the prefix that a subscriber asks for.
 func awaitSubscription(t *testing.T, s *zmq.Socket) string {
 	t.Helper()
-	b, err := s.RecvBytes(0)
-	if err != nil {
-		t.Fatalf("no subscription: %v", err)
-	}
+	b := awaitMessage(t, s)
 	if b[0] != 1 {
 		t.Fatalf("not a subscription: %q", b)
 	}
@@ -165,20 +172,41 @@ func TestClientBoundsFrames(t *testing.T) {
 	c := connect(t, ClientOptions{Endpoint: endpoint, MaxMessage: 1000})
 	awaitSubscription(t, pub)
 	send(t, pub, nil, wire.AppendSeq(nil, 0), make([]byte, 1001))
-	// The client comes back with a new subscription.
-	for deadline := time.Now().Add(deadline); ; {
-		if _, err := c.Receive(time.Millisecond); !errors.Is(err, ErrTimeout) {
-			t.Fatalf("got %v, want ErrTimeout", err)
-		}
-		if b, err := pub.RecvBytes(zmq.DONTWAIT); err == nil && len(b) > 0 && b[0] == 1 {
+	for end := time.Now().Add(deadline); ; {
+		_, err := c.Receive(20 * time.Millisecond)
+		if errors.Is(err, ErrProtocol) {
 			break
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("the client did not come back")
+		if !errors.Is(err, ErrTimeout) || time.Now().After(end) {
+			t.Fatalf("got %v, want ErrProtocol", err)
 		}
+	}
+	c = connect(t, ClientOptions{Endpoint: endpoint, MaxMessage: 1000})
+	for awaitMessage(t, pub)[0] != 1 { // the first client's end of subscription
 	}
 	send(t, pub, nil, wire.AppendSeq(nil, 1), make([]byte, 1000))
 	if m, err := c.Receive(deadline); err != nil || m.Seq != 1 {
+		t.Errorf("got %+v, %v", m, err)
+	}
+}
+
+// A publisher that ends is not one that has been given up.
+func TestClientReconnects(t *testing.T) {
+	pub, endpoint := newPublisher(t, "tcp://127.0.0.1:*")
+	c := connect(t, ClientOptions{Endpoint: endpoint})
+	awaitSubscription(t, pub)
+	if err := pub.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(2 * giveUp); time.Now().Before(end); {
+		if _, err := c.Receive(50 * time.Millisecond); !errors.Is(err, ErrTimeout) {
+			t.Fatalf("got %v, want ErrTimeout", err)
+		}
+	}
+	pub, _ = newPublisher(t, endpoint)
+	awaitSubscription(t, pub)
+	send(t, pub, nil, wire.AppendSeq(nil, 5), []byte("x"))
+	if m, err := c.Receive(deadline); err != nil || m.Seq != 5 {
 		t.Errorf("got %+v, %v", m, err)
 	}
 }
