@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package publisher sends an allocator's events to subscribers over ZeroMQ.
+//
+// A [Publisher] has one of two sources. An attached [Source], normally a
+// *bindings.Stream, is drained by the publisher's own goroutine: the scheduler
+// that records the events never waits for it. Without a source a host hands
+// its own events to [Publisher.Publish], which puts them into a bounded queue
+// and never blocks either.
+//
+// What travels: messages of exactly three frames, topic, sequence number (8
+// bytes, big-endian) and msgpack payload [ts, events, rank]. Sequence numbers
+// start at 0 in every life of a publisher and grow by one per batch. A number
+// is taken before the batch is encoded or queued, so whatever is lost later is
+// a gap that every subscriber can see. Batch 0 is one AllBlocksCleared alone,
+// and so is the last batch of an orderly end.
+//
+// One goroutine, started by [Publisher.Start] and ended by [Publisher.Close],
+// owns the socket; it creates, uses and closes it. The socket is an XPUB, which
+// is a PUB on the wire and reports the subscriptions it receives, and it never
+// blocks: a subscriber that does not keep up loses messages once its queue of
+// Options.HWM messages is full, without a sign at the sender. The gap in the
+// numbers is the evidence.
+//
+// The package does not log. Options.Warn receives what an operator should see.
+package publisher

@@ -1,0 +1,284 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package publisher
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/kvcast/kvcast/bindings/event"
+)
+
+// Kind selects what a publisher sends to.
+type Kind string
+
+const (
+	// KindZMQ sends over ZeroMQ.
+	KindZMQ Kind = "zmq"
+	// KindNull drains, numbers and counts as KindZMQ does, but encodes nothing
+	// and has no socket. Options that concern sockets are checked and then not
+	// used; Start waits for nobody.
+	KindNull Kind = "null"
+)
+
+// Options configures a Publisher. Begin with [DefaultOptions]: the zero value
+// is not valid, because 0 has a meaning of its own in many fields. The names of
+// the wire contract ("key") are those that errors use.
+type Options struct {
+	// Kind: key publisher, default KindZMQ.
+	Kind Kind
+
+	// Endpoint to bind: tcp://HOST:PORT with HOST a *, an IPv4 address, an
+	// [IPv6] address, a host name or an interface, ipc://PATH or inproc://NAME.
+	// Key endpoint, default tcp://127.0.0.1:5557. Rank r binds PORT+r, or
+	// appends _dp<r> to an ipc or inproc name (r > 0). Port 0 or * takes a free
+	// port for any rank; Publisher.Endpoint tells which.
+	Endpoint string
+	// Rank is the global data-parallel rank, 0 <= Rank < Ranks; it is the third
+	// element of every payload. Key data_parallel_rank, default 0.
+	Rank int
+	// Ranks is the number of ranks. All checks cover the whole range, so that
+	// every rank comes to the same verdict. Key data_parallel_size, default 1.
+	Ranks int
+
+	// Topic is the first frame, at most 255 bytes of UTF-8. {pod}, {model} and
+	// {rank} are replaced; another { is an error. A topic that begins with kv@
+	// must have the form kv@POD@MODEL. Key topic, default "".
+	Topic string
+	// Pod and Model are required when Topic names them.
+	Pod, Model string
+
+	// Hash says how hashes are written; an attached source must produce the
+	// same form. Key hash, default event.Signed64.
+	Hash event.Form
+	// MinimalHashes writes integer hashes in the smallest msgpack form instead
+	// of always 9 bytes, which widely used readers insist on. Key hash_width
+	// (minimal), default false (full).
+	MinimalHashes bool
+
+	// HWM is the number of messages that may wait for one subscriber; beyond it
+	// this subscriber loses messages. Key hwm, default 100000, > 0.
+	HWM int
+	// WaitSubscribers is the number of matching subscriptions that Start waits
+	// for before it sends anything. Key wait_subscribers, default 0.
+	WaitSubscribers int
+	// ZMTPHeartbeat is the interval at which a connection that is otherwise
+	// silent is probed, 0 = never; ZMTPTimeout is how long an answer may take
+	// before the peer is cut off, 0 = for ever. Whole milliseconds. Without
+	// them a peer that is frozen holds its queue in memory for ever. Keys
+	// zmtp_heartbeat and zmtp_timeout, default 5 s and 15 s.
+	ZMTPHeartbeat, ZMTPTimeout time.Duration
+
+	// MaxBatchEvents and MaxBatchBlocks close a batch; 0 = no limit. One event
+	// with more blocks goes alone. Keys max_batch_events and max_batch_blocks,
+	// default 128 and 8192.
+	MaxBatchEvents, MaxBatchBlocks int
+	// FlushDelay is the longest time for which a recorded event waits although
+	// nobody flushes the source, at most 100 ms. It is also the interval at
+	// which an idle publisher lets deferred blocks heal. Values under
+	// 100 microseconds act as 100 microseconds. Key flush_delay, default 5 ms.
+	FlushDelay time.Duration
+	// ShutdownTimeout bounds the flush in Close and the linger of the socket;
+	// Close returns within ShutdownTimeout + 1 s. Key shutdown_timeout,
+	// default 1 s.
+	ShutdownTimeout time.Duration
+
+	// ClearOnStart and ClearOnClose send an AllBlocksCleared as the first and
+	// as the last batch. Without the first, batch 0 is the first batch that the
+	// source has; this is for comparing bytes with other publishers, nothing
+	// else. Keys clear_on_start and clear_on_close, default true.
+	ClearOnStart, ClearOnClose bool
+
+	// MaxQueueSize is the number of batches that Publish may leave waiting, and
+	// MaxQueueBytes bounds their estimated encoded size, 0 = no limit by size.
+	// One batch larger than MaxQueueBytes is taken only by an empty queue. Not
+	// used with an attached source, which has its own bound. Keys
+	// max_queue_size and max_queue_bytes, default 100000 (> 0) and 64 MiB.
+	MaxQueueSize  int
+	MaxQueueBytes int64
+
+	// Context shares a ZeroMQ context; nil gives the publisher its own. Only
+	// sockets of the same context can reach an inproc endpoint, so one of those
+	// needs it. A shared context is never terminated by the publisher, and
+	// because ports of a closed socket are then freed a moment later, Start
+	// retries an occupied address for 1 s.
+	Context *Context
+
+	// Warn receives one line for each thing that an operator should see: the
+	// endpoint can be reached from other machines, or batches were dropped (at
+	// drop counts 1, 2, 4, 8, ...). It is called by the publisher's goroutine
+	// or by Publish, one call at a time, and must neither block nor call Publish,
+	// Flush, Start or Close. May be nil.
+	Warn func(message string)
+	// OnBound is called once the endpoint is bound, before Start waits for
+	// subscribers, with what Publisher.Endpoint returns. The same rules as for
+	// Warn hold. May be nil.
+	OnBound func(endpoint string)
+}
+
+// DefaultOptions returns the defaults of the wire contract.
+func DefaultOptions() Options {
+	return Options{
+		Kind:            KindZMQ,
+		Endpoint:        "tcp://127.0.0.1:5557",
+		Ranks:           1,
+		HWM:             100000,
+		ZMTPHeartbeat:   5 * time.Second,
+		ZMTPTimeout:     15 * time.Second,
+		MaxBatchEvents:  128,
+		MaxBatchBlocks:  8192,
+		FlushDelay:      5 * time.Millisecond,
+		ShutdownTimeout: time.Second,
+		ClearOnStart:    true,
+		ClearOnClose:    true,
+		MaxQueueSize:    100000,
+		MaxQueueBytes:   64 << 20,
+	}
+}
+
+const (
+	// maxFlushDelay keeps the promise that recorded events reach the socket
+	// within 100 ms.
+	maxFlushDelay = 100 * time.Millisecond
+	// minPoll is the shortest interval at which an idle source is polled.
+	minPoll = 100 * time.Microsecond
+	// maxTimeout bounds durations that ZeroMQ takes as an int of milliseconds.
+	maxTimeout = 24 * time.Hour
+	// maxTopic is the longest topic in bytes.
+	maxTopic = 255
+)
+
+// settings is what New makes of Options: checked and resolved.
+type settings struct {
+	Options
+	topic    string
+	endpoint endpoint
+}
+
+// check validates the options and resolves topic and endpoint. It looks at
+// nothing but its input.
+func (o Options) check() (*settings, error) {
+	s := &settings{Options: o}
+	if o.Kind != KindZMQ && o.Kind != KindNull {
+		return nil, optionError("publisher", string(o.Kind), "want zmq or null")
+	}
+	if o.Ranks < 1 {
+		return nil, optionError("data_parallel_size", strconv.Itoa(o.Ranks), "want at least 1")
+	}
+	if o.Rank < 0 || o.Rank >= o.Ranks {
+		return nil, optionError("data_parallel_rank", strconv.Itoa(o.Rank),
+			fmt.Sprintf("want 0 to %d", o.Ranks-1))
+	}
+	if o.Hash > event.Bytes {
+		return nil, optionError("hash", strconv.Itoa(int(o.Hash)), "no such form")
+	}
+	for _, c := range []struct {
+		key        string
+		value, min int64
+	}{
+		{"hwm", int64(o.HWM), 1},
+		{"wait_subscribers", int64(o.WaitSubscribers), 0},
+		{"max_batch_events", int64(o.MaxBatchEvents), 0},
+		{"max_batch_blocks", int64(o.MaxBatchBlocks), 0},
+		{"max_queue_size", int64(o.MaxQueueSize), 1},
+		{"max_queue_bytes", o.MaxQueueBytes, 0},
+	} {
+		if c.value < c.min {
+			return nil, optionError(c.key, strconv.FormatInt(c.value, 10),
+				fmt.Sprintf("want at least %d", c.min))
+		}
+	}
+	if int64(o.HWM) > 1<<31-1 {
+		return nil, optionError("hwm", strconv.Itoa(o.HWM), "want at most 2147483647")
+	}
+	for _, c := range []struct {
+		key   string
+		value time.Duration
+		max   time.Duration
+	}{
+		{"flush_delay", o.FlushDelay, maxFlushDelay},
+		{"shutdown_timeout", o.ShutdownTimeout, maxTimeout},
+		{"zmtp_heartbeat", o.ZMTPHeartbeat, maxTimeout},
+		{"zmtp_timeout", o.ZMTPTimeout, maxTimeout},
+	} {
+		if c.value < 0 || c.value > c.max {
+			return nil, optionError(c.key, c.value.String(), fmt.Sprintf("want 0 to %v", c.max))
+		}
+	}
+	for _, c := range []struct {
+		key   string
+		value time.Duration
+	}{{"zmtp_heartbeat", o.ZMTPHeartbeat}, {"zmtp_timeout", o.ZMTPTimeout}} {
+		if c.value%time.Millisecond != 0 {
+			return nil, optionError(c.key, c.value.String(), "want whole milliseconds")
+		}
+	}
+	var err *Error
+	if s.topic, err = o.expandTopic(); err != nil {
+		return nil, err
+	}
+	if o.Kind == KindNull {
+		return s, nil
+	}
+	if s.endpoint, err = parseEndpoint(o.Endpoint, o.Rank, o.Ranks); err != nil {
+		return nil, err
+	}
+	if s.endpoint.scheme == schemeInproc && o.Context == nil {
+		return nil, optionError("endpoint", o.Endpoint,
+			"inproc reaches only sockets of the same context: set Options.Context")
+	}
+	return s, nil
+}
+
+// expandTopic replaces the placeholders. What a placeholder stands for is not
+// scanned again.
+func (o Options) expandTopic() (string, *Error) {
+	bad := func(detail string) (string, *Error) { return "", optionError("topic", o.Topic, detail) }
+	var s strings.Builder
+	for rest := o.Topic; ; {
+		i := strings.IndexByte(rest, '{')
+		if i < 0 {
+			s.WriteString(rest)
+			break
+		}
+		s.WriteString(rest[:i])
+		rest = rest[i:]
+		switch {
+		case strings.HasPrefix(rest, "{pod}"):
+			if o.Pod == "" {
+				return "", optionError("pod", "", "the topic names it")
+			}
+			s.WriteString(o.Pod)
+			rest = rest[len("{pod}"):]
+		case strings.HasPrefix(rest, "{model}"):
+			if o.Model == "" {
+				return "", optionError("model", "", "the topic names it")
+			}
+			s.WriteString(o.Model)
+			rest = rest[len("{model}"):]
+		case strings.HasPrefix(rest, "{rank}"):
+			s.WriteString(strconv.Itoa(o.Rank))
+			rest = rest[len("{rank}"):]
+		default:
+			return bad("{ begins none of {pod}, {model}, {rank}")
+		}
+	}
+	topic := s.String()
+	if len(topic) > maxTopic {
+		return bad(fmt.Sprintf("%d bytes, want at most %d", len(topic), maxTopic))
+	}
+	if !utf8.ValidString(topic) {
+		return bad("not UTF-8")
+	}
+	if strings.HasPrefix(topic, "kv@") {
+		parts := strings.Split(topic, "@")
+		if len(parts) != 3 || parts[1] == "" || parts[2] == "" {
+			return bad("a topic that begins with kv@ must be kv@POD@MODEL")
+		}
+	}
+	return topic, nil
+}

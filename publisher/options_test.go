@@ -1,0 +1,203 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package publisher
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	zmq "github.com/pebbe/zmq4"
+
+	"github.com/kvcast/kvcast/bindings/event"
+)
+
+// Everything that must be refused, with the key and value that the error names.
+func TestRefusedOptions(t *testing.T) {
+	long := strings.Repeat("x", 300)
+	for name, c := range map[string]struct {
+		change     func(*Options)
+		key, value string
+	}{
+		"V1 empty":              {func(o *Options) { o.Endpoint = "" }, "endpoint", ""},
+		"V2 udp":                {func(o *Options) { o.Endpoint = "udp://h:1" }, "endpoint", "udp://h:1"},
+		"V2 upper case":         {func(o *Options) { o.Endpoint = "TCP://h:1" }, "endpoint", "TCP://h:1"},
+		"V2 no scheme":          {func(o *Options) { o.Endpoint = "h:1" }, "endpoint", "h:1"},
+		"V3 no port":            {func(o *Options) { o.Endpoint = "tcp://h" }, "endpoint", "tcp://h"},
+		"V3 empty port":         {func(o *Options) { o.Endpoint = "tcp://h:" }, "endpoint", "tcp://h:"},
+		"V3 no host":            {func(o *Options) { o.Endpoint = "tcp://:1" }, "endpoint", "tcp://:1"},
+		"V3 not digits":         {func(o *Options) { o.Endpoint = "tcp://h:5x" }, "endpoint", "tcp://h:5x"},
+		"V3 sign":               {func(o *Options) { o.Endpoint = "tcp://h:+5" }, "endpoint", "tcp://h:+5"},
+		"V3 65536":              {func(o *Options) { o.Endpoint = "tcp://h:65536" }, "endpoint", "tcp://h:65536"},
+		"V3 70000":              {func(o *Options) { o.Endpoint = "tcp://h:70000" }, "endpoint", "tcp://h:70000"},
+		"V3 huge port":          {func(o *Options) { o.Endpoint = "tcp://h:99999999999999999999" }, "endpoint", "tcp://h:99999999999999999999"},
+		"IPv6 without port":     {func(o *Options) { o.Endpoint = "tcp://[::1]" }, "endpoint", "tcp://[::1]"},
+		"IPv6 without brackets": {func(o *Options) { o.Endpoint = "tcp://::1:5" }, "endpoint", "tcp://::1:5"},
+		"IPv4 in brackets":      {func(o *Options) { o.Endpoint = "tcp://[1.2.3.4]:5" }, "endpoint", "tcp://[1.2.3.4]:5"},
+		"half a bracket":        {func(o *Options) { o.Endpoint = "tcp://[::1:5" }, "endpoint", "tcp://[::1:5"},
+		"space":                 {func(o *Options) { o.Endpoint = "tcp://a b:5" }, "endpoint", "tcp://a b:5"},
+		"zero byte":             {func(o *Options) { o.Endpoint = "ipc:///tmp/a\x00b" }, "endpoint", "ipc:///tmp/a\x00b"},
+		"V4":                    {func(o *Options) { o.Endpoint, o.Ranks = "tcp://h:65530", 8 }, "endpoint", "tcp://h:65530"},
+		"V7 negative":           {func(o *Options) { o.Rank = -1 }, "data_parallel_rank", "-1"},
+		"V7 too high":           {func(o *Options) { o.Rank, o.Ranks = 2, 2 }, "data_parallel_rank", "2"},
+		"V7 no ranks":           {func(o *Options) { o.Ranks = 0 }, "data_parallel_size", "0"},
+		"V9 empty":              {func(o *Options) { o.Endpoint = "ipc://" }, "endpoint", "ipc://"},
+		"V9 108":                {func(o *Options) { o.Endpoint = "ipc://" + long[:108] }, "endpoint", "ipc://" + long[:108]},
+		// Rank 0 would fit; rank 10 does not, and all ranks say so.
+		"V9 suffix":          {func(o *Options) { o.Endpoint, o.Ranks = "ipc://"+long[:103], 11 }, "endpoint", "ipc://" + long[:103]},
+		"inproc empty":       {func(o *Options) { o.Endpoint = "inproc://" }, "endpoint", "inproc://"},
+		"inproc, no context": {func(o *Options) { o.Endpoint = "inproc://a" }, "endpoint", "inproc://a"},
+		"kind":               {func(o *Options) { o.Kind = "kafka" }, "publisher", "kafka"},
+		"hash":               {func(o *Options) { o.Hash = 9 }, "hash", "9"},
+		"hwm":                {func(o *Options) { o.HWM = 0 }, "hwm", "0"},
+		"wait":               {func(o *Options) { o.WaitSubscribers = -1 }, "wait_subscribers", "-1"},
+		"batch events":       {func(o *Options) { o.MaxBatchEvents = -1 }, "max_batch_events", "-1"},
+		"batch blocks":       {func(o *Options) { o.MaxBatchBlocks = -1 }, "max_batch_blocks", "-1"},
+		"queue":              {func(o *Options) { o.MaxQueueSize = 0 }, "max_queue_size", "0"},
+		"queue bytes":        {func(o *Options) { o.MaxQueueBytes = -1 }, "max_queue_bytes", "-1"},
+		"flush delay":        {func(o *Options) { o.FlushDelay = 101 * time.Millisecond }, "flush_delay", "101ms"},
+		"flush delay < 0":    {func(o *Options) { o.FlushDelay = -1 }, "flush_delay", "-1ns"},
+		"shutdown":           {func(o *Options) { o.ShutdownTimeout = -time.Second }, "shutdown_timeout", "-1s"},
+		"heartbeat":          {func(o *Options) { o.ZMTPHeartbeat = -1 }, "zmtp_heartbeat", "-1ns"},
+		"heartbeat part":     {func(o *Options) { o.ZMTPHeartbeat = time.Microsecond }, "zmtp_heartbeat", "1µs"},
+		"timeout":            {func(o *Options) { o.ZMTPTimeout = 48 * time.Hour }, "zmtp_timeout", "48h0m0s"},
+		"topic placeholder":  {func(o *Options) { o.Topic = "a{podd}" }, "topic", "a{podd}"},
+		"topic brace":        {func(o *Options) { o.Topic = "a{" }, "topic", "a{"},
+		"topic pod":          {func(o *Options) { o.Topic = "{pod}" }, "pod", ""},
+		"topic model":        {func(o *Options) { o.Topic = "{model}" }, "model", ""},
+		"topic long":         {func(o *Options) { o.Topic = long[:256] }, "topic", long[:256]},
+		"topic not UTF-8":    {func(o *Options) { o.Topic = "a\xff" }, "topic", "a\xff"},
+		"topic kv@":          {func(o *Options) { o.Topic = "kv@a" }, "topic", "kv@a"},
+		"topic kv@@":         {func(o *Options) { o.Topic = "kv@@m" }, "topic", "kv@@m"},
+		"topic model with @": {func(o *Options) { o.Topic, o.Model = "kv@p@{model}", "a@b" }, "topic", "kv@p@{model}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := DefaultOptions()
+			c.change(&o)
+			p, err := New(o)
+			var e *Error
+			if p != nil || !errors.Is(err, ErrOption) || !errors.As(err, &e) {
+				t.Fatalf("New = %v, %v", p, err)
+			}
+			if e.Key != c.key || e.Value != c.value {
+				t.Errorf("key %q value %q, want %q %q (%v)", e.Key, e.Value, c.key, c.value, err)
+			}
+			if strings.ContainsAny(err.Error(), "\n\x00\xff") {
+				t.Errorf("not one clean line: %q", err)
+			}
+		})
+	}
+	if p, err := New(Options{}); p != nil || !errors.Is(err, ErrOption) {
+		t.Errorf("the zero Options: %v, %v", p, err)
+	}
+}
+
+// What each rank binds.
+func TestEndpointOfRank(t *testing.T) {
+	ctx, err := zmq.NewContext()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ctx.Term()
+	long := strings.Repeat("x", 300)
+	for name, c := range map[string]struct {
+		endpoint    string
+		rank, ranks int
+		want        string
+	}{
+		"default":          {"tcp://127.0.0.1:5557", 0, 1, "tcp://127.0.0.1:5557"},
+		"offset":           {"tcp://*:5557", 3, 4, "tcp://*:5560"},
+		"all interfaces":   {"tcp://0.0.0.0:5557", 1, 2, "tcp://0.0.0.0:5558"},
+		"IPv6":             {"tcp://[::]:5557", 1, 2, "tcp://[::]:5558"},
+		"zone":             {"tcp://[fe80::1%eth0]:1", 0, 1, "tcp://[fe80::1%eth0]:1"},
+		"literal prefix":   {"tcp://ipc-host:1", 0, 1, "tcp://ipc-host:1"},
+		"interface":        {"tcp://eth0.100:1", 0, 1, "tcp://eth0.100:1"},
+		"port 0":           {"tcp://127.0.0.1:0", 7, 8, "tcp://127.0.0.1:0"},
+		"port *":           {"tcp://127.0.0.1:*", 7, 8, "tcp://127.0.0.1:0"},
+		"last port":        {"tcp://h:65528", 7, 8, "tcp://h:65535"},
+		"leading zeros":    {"tcp://h:00080", 0, 1, "tcp://h:80"},
+		"ipc rank 0":       {"ipc://kv", 0, 3, "ipc://kv"},
+		"ipc rank 2":       {"ipc://kv", 2, 3, "ipc://kv_dp2"},
+		"inproc rank 2":    {"inproc://kv", 2, 3, "inproc://kv_dp2"},
+		"ipc 107":          {"ipc://" + long[:107], 0, 1, "ipc://" + long[:107]},
+		"ipc 107, suffix":  {"ipc://" + long[:103], 9, 10, "ipc://" + long[:103] + "_dp9"},
+		"ipc with a colon": {"ipc:///tmp/a:b", 0, 1, "ipc:///tmp/a:b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := DefaultOptions()
+			o.Endpoint, o.Rank, o.Ranks, o.Context = c.endpoint, c.rank, c.ranks, ctx
+			p, err := New(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			if got := p.settings.endpoint.String(); got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+			if got := p.Endpoint(); got != "" {
+				t.Errorf("bound before Start: %s", got)
+			}
+		})
+	}
+}
+
+func TestTopic(t *testing.T) {
+	for name, c := range map[string]struct{ topic, pod, model, want string }{
+		"empty":      {"", "", "", ""},
+		"llm-d":      {"kv@{pod}@{model}", "10.0.0.1:8000", "meta/llama", "kv@10.0.0.1:8000@meta/llama"},
+		"rank":       {"kv-{rank}-{rank}", "", "", "kv-3-3"},
+		"not again":  {"{pod}", "{rank}", "", "{rank}"},
+		"brace":      {"a}b", "", "", "a}b"},
+		"255 bytes":  {strings.Repeat("x", 255), "", "", strings.Repeat("x", 255)},
+		"not needed": {"t", "p", "m", "t"},
+		"kv without": {"kv-events", "", "", "kv-events"},
+		"UTF-8":      {"événements", "", "", "événements"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := DefaultOptions()
+			o.Topic, o.Pod, o.Model, o.Rank, o.Ranks = c.topic, c.pod, c.model, 3, 4
+			p, err := New(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			if p.Topic() != c.want {
+				t.Errorf("%q, want %q", p.Topic(), c.want)
+			}
+		})
+	}
+}
+
+func TestAttachChecks(t *testing.T) {
+	o := localOptions(t)
+	o.Hash = event.Portable63
+	p := mustNew(t, o)
+	var e *Error
+	if err := p.Attach(newFakeSource()); !errors.As(err, &e) || e.Key != "hash" || e.Value != "portable63" {
+		t.Errorf("other hash form: %v", err)
+	}
+	if err := p.Attach(nil); !errors.Is(err, ErrOption) {
+		t.Errorf("nil source: %v", err)
+	}
+	src := newFakeSource()
+	src.form = event.Portable63
+	if err := p.Attach(src); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Attach(src); !errors.Is(err, ErrAttached) {
+		t.Errorf("second source: %v", err)
+	}
+	mustStart(t, p)
+	if err := p.Attach(src); !errors.Is(err, ErrStarted) {
+		t.Errorf("after Start: %v", err)
+	}
+	if err := p.Publish(removal(1)); !errors.Is(err, ErrAttached) {
+		t.Errorf("Publish beside a source: %v", err)
+	}
+	p.Close()
+	if err := p.Attach(src); !errors.Is(err, ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}

@@ -1,0 +1,483 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/kvcast/kvcast/bindings"
+	"github.com/kvcast/kvcast/bindings/event"
+	"github.com/kvcast/kvcast/publisher/wire"
+)
+
+const (
+	// readInterval is how often subscriptions are taken in while the publisher
+	// runs. A subscription works from the next send on, read or not; reading is
+	// for the statistics and costs a microsecond.
+	readInterval = 50 * time.Millisecond
+	// joinPoll is how often they are taken in while Start waits for them.
+	joinPoll = time.Millisecond
+	// flushPoll is how often an idle source is asked again while somebody waits
+	// for its deferred blocks.
+	flushPoll = time.Millisecond
+	// failurePause follows a failed batch, so that a lasting failure does not
+	// burn through everything that waits.
+	failurePause = 100 * time.Millisecond
+	// closeGrace is what Close may take beyond the shutdown timeout, and
+	// closeMargin the part of it that is kept for the end of the context.
+	closeGrace  = time.Second
+	closeMargin = 250 * time.Millisecond
+	// maxKept is the largest encode buffer that is kept. An ordinary batch is
+	// below 1 MiB; one huge event must not hold its memory for ever.
+	maxKept = 8 << 20
+)
+
+// owner is the goroutine that owns the socket, with what only it may touch.
+type owner struct {
+	p         *Publisher
+	s         *settings
+	transport transport
+	encode    bool
+	encoder   *wire.Encoder
+	config    wire.Config
+
+	// source is nil without one and once it has ended; wake is its channel.
+	source    Source
+	wake      <-chan struct{}
+	validator *validator // of the source's events
+	// again says that the last drain was empty although records waited.
+	again bool
+
+	buffer  []byte
+	seq     [wire.SeqLen]byte
+	kept    []event.Event // the valid events of a batch that has invalid ones
+	lastTS  float64
+	pending uint64
+
+	flushes []*flushRequest
+	// closing: no more pauses, nobody may wait for us.
+	closing     bool
+	pausedUntil time.Time
+	nextRead    time.Time
+	// drained says that nothing was left when last looked.
+	drained bool
+}
+
+// own is the life of the owner goroutine: open, serve, finish.
+func (p *Publisher) own(ctx context.Context, attempt *startAttempt, source Source) {
+	o := &owner{
+		p:         p,
+		s:         p.settings,
+		transport: p.newTransport(),
+		config:    wire.Config{Form: p.settings.Hash, MinimalHashes: p.settings.MinimalHashes},
+		source:    source,
+	}
+	o.encode = o.transport.wantsPayload()
+	if source != nil {
+		o.wake = source.Wake()
+		o.validator = newValidator(p.settings.Hash)
+	}
+	err := o.open(ctx)
+	serve, closing := p.started(attempt, err)
+	if serve {
+		o.serve()
+		o.finish()
+	}
+	if serve || closing {
+		p.ended()
+	}
+}
+
+// open binds, waits for subscribers and sends the first clear. On an error the
+// endpoint is free again.
+func (o *owner) open(ctx context.Context) error {
+	var err error
+	if o.encoder, err = wire.NewEncoder(o.config); err != nil {
+		return &Error{Op: "start", Err: ErrOption, Cause: err} // New has checked it
+	}
+	bound, exposed, err := o.transport.open(ctx)
+	if err != nil {
+		return err
+	}
+	o.p.mu.Lock()
+	o.p.endpoint = bound
+	o.p.mu.Unlock()
+	if exposed {
+		o.p.warn(fmt.Sprintf("%s can be reached from other machines: the stream holds the token ids of "+
+			"all prompts, unencrypted and for anyone who connects", bound))
+	}
+	if o.s.OnBound != nil && o.encode {
+		o.s.OnBound(bound)
+	}
+	if err := o.waitSubscribers(ctx); err != nil {
+		o.transport.close(0)
+		return err
+	}
+	if o.s.ClearOnStart {
+		o.publishClear()
+	}
+	return nil
+}
+
+func (o *owner) waitSubscribers(ctx context.Context) error {
+	if !o.encode {
+		return ctxError(ctx)
+	}
+	timer := time.NewTimer(joinPoll)
+	defer timer.Stop()
+	for {
+		if err := ctxError(ctx); err != nil {
+			return err
+		}
+		n := o.readSubscriptions()
+		if n >= o.s.WaitSubscribers {
+			return nil
+		}
+		timer.Reset(joinPoll)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+	}
+}
+
+func ctxError(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return &Error{Op: "start", Err: err}
+	}
+	return nil
+}
+
+func (o *owner) readSubscriptions() int {
+	n := o.transport.subscriptions()
+	o.p.mu.Lock()
+	o.p.stats.Subscriptions = n
+	o.p.mu.Unlock()
+	return n
+}
+
+// serve sends until Close.
+func (o *owner) serve() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		more, wait := o.step(time.Now())
+		if more {
+			select {
+			case r := <-o.p.flushes:
+				o.flushes = append(o.flushes, r)
+			case <-o.p.closing:
+				return
+			default:
+			}
+			continue
+		}
+		timer.Reset(wait)
+		select {
+		case <-o.wake:
+		case <-o.p.queued:
+		case r := <-o.p.flushes:
+			o.flushes = append(o.flushes, r)
+		case <-o.p.closing:
+			return
+		case <-timer.C:
+		}
+	}
+}
+
+// step does one piece of work, at most one batch. It returns whether there may
+// be more to do at once, and otherwise for how long there is nothing.
+func (o *owner) step(now time.Time) (more bool, wait time.Duration) {
+	if !now.Before(o.nextRead) {
+		o.readSubscriptions()
+		o.nextRead = now.Add(readInterval)
+	}
+	pause := o.pausedUntil.Sub(now)
+	if o.closing {
+		pause = 0
+	}
+	if o.source == nil {
+		return o.stepQueue(now, pause)
+	}
+	if pause > 0 {
+		return false, min(pause, readInterval)
+	}
+	return o.stepSource(now)
+}
+
+func (o *owner) stepQueue(now time.Time, pause time.Duration) (more bool, wait time.Duration) {
+	o.p.mu.Lock()
+	var b queuedBatch
+	empty := o.p.queue.len == 0
+	if !empty && pause <= 0 {
+		b, _ = o.p.queue.pop()
+	}
+	o.p.mu.Unlock()
+	if empty {
+		o.drained = true
+		o.answerFlushes(1<<64 - 1)
+		return false, readInterval
+	}
+	if pause > 0 {
+		return false, min(pause, readInterval)
+	}
+	o.drained = false
+	o.send(b.seq, b.events, now, false)
+	o.answerFlushes(b.seq + 1)
+	return true, 0
+}
+
+func (o *owner) stepSource(now time.Time) (more bool, wait time.Duration) {
+	b, err := o.source.Drain(o.s.MaxBatchEvents, o.s.MaxBatchBlocks)
+	if err != nil {
+		return o.sourceFailed(err, now)
+	}
+	remaining, deferred := b.RemainingBytes, b.PendingBlocks
+	if deferred != o.pending {
+		o.setPending(deferred)
+	}
+	if len(b.Events) > 0 {
+		o.drained, o.again = false, false
+		o.publish(b.Events, now)
+		b.Release()
+		return true, 0
+	}
+	b.Release()
+	// An empty drain may have healed deferred blocks, whose records now wait.
+	// Ask again at once, but do not spin on a record that is being written.
+	if remaining > 0 && !o.again {
+		o.again = true
+		return true, 0
+	}
+	o.again = false
+	if o.drained = remaining == 0 && deferred == 0; o.drained {
+		o.answerFlushes(1<<64 - 1)
+	}
+	wait = max(o.s.FlushDelay, minPoll)
+	if remaining > 0 {
+		wait = minPoll
+	} else if len(o.flushes) > 0 || o.closing {
+		wait = min(wait, flushPoll)
+	}
+	return false, wait
+}
+
+// sourceFailed ends a source that is over and lets another one rest.
+func (o *owner) sourceFailed(err error, now time.Time) (more bool, wait time.Duration) {
+	if errors.Is(err, io.EOF) || errors.Is(err, bindings.ErrClosed) {
+		o.endSource()
+		return true, 0
+	}
+	o.p.mu.Lock()
+	o.p.stats.SourceErrors++
+	n := o.p.stats.SourceErrors
+	o.p.mu.Unlock()
+	if n&(n-1) == 0 {
+		o.p.warn(fmt.Sprintf("%d failed drains so far, last: %v", n, err))
+	}
+	// Else Close would try until its time is over.
+	o.drained = o.closing
+	o.pausedUntil = now.Add(failurePause)
+	return false, failurePause
+}
+
+func (o *owner) endSource() {
+	o.source, o.wake = nil, nil
+	o.setPending(0)
+}
+
+func (o *owner) setPending(blocks uint64) {
+	o.pending = blocks
+	o.p.mu.Lock()
+	o.p.stats.PendingBlocks = blocks
+	o.p.mu.Unlock()
+}
+
+// answerFlushes answers the requests for which nothing below seq may wait.
+func (o *owner) answerFlushes(seq uint64) {
+	kept := o.flushes[:0]
+	for _, r := range o.flushes {
+		if r.target > seq {
+			kept = append(kept, r)
+			continue
+		}
+		r.done <- o.flushResult(r)
+	}
+	clear(o.flushes[len(kept):])
+	o.flushes = kept
+}
+
+func (o *owner) flushResult(r *flushRequest) error {
+	o.p.mu.Lock()
+	drops := o.p.stats.SendErrorDrops - r.drops
+	o.p.mu.Unlock()
+	if drops > 0 {
+		return &Error{Op: "flush", Err: ErrDropped, Detail: fmt.Sprintf("%d of them", drops)}
+	}
+	return nil
+}
+
+// publish numbers and sends the events of a drained batch.
+func (o *owner) publish(events []event.Event, now time.Time) {
+	valid, invalid := o.filter(events)
+	o.p.mu.Lock()
+	err := error(nil)
+	if invalid > 0 {
+		err = o.p.burnLocked(invalid)
+	}
+	var seq uint64
+	if err == nil && len(valid) > 0 {
+		if seq, err = o.p.reserveLocked("publish"); err == nil {
+			o.p.stats.EnqueuedBatches++
+			o.p.stats.EnqueuedEvents += uint64(len(valid))
+		}
+	}
+	o.p.mu.Unlock()
+	if err != nil {
+		// Nothing can be sent in this life any more.
+		o.endSource()
+		o.p.warn(err.Error())
+		return
+	}
+	if len(valid) > 0 {
+		o.send(seq, valid, now, true)
+	}
+}
+
+// filter returns the events that may be sent, and how many may not.
+func (o *owner) filter(events []event.Event) (valid []event.Event, invalid int) {
+	for i, ev := range events {
+		if o.validator.check(ev) == nil {
+			if invalid > 0 {
+				o.kept = append(o.kept, ev)
+			}
+			continue
+		}
+		if invalid == 0 {
+			o.kept = append(o.kept[:0], events[:i]...)
+		}
+		invalid++
+	}
+	if invalid > 0 {
+		return o.kept, invalid
+	}
+	return events, 0
+}
+
+// clearEvents is the content of a clear.
+var clearEvents = []event.Event{&event.AllBlocksCleared{}}
+
+// publishClear sends a clear, alone as always.
+func (o *owner) publishClear() {
+	o.p.mu.Lock()
+	seq, err := o.p.reserveLocked("publish")
+	if err == nil {
+		o.p.stats.EnqueuedBatches++
+		o.p.stats.EnqueuedEvents++
+	}
+	o.p.mu.Unlock()
+	if err == nil {
+		o.send(seq, clearEvents, time.Now(), true)
+	}
+}
+
+// send encodes and sends a batch that has its number. hot selects the encoder
+// for drained events; the other one, slower and independent of it, is for
+// those of a host.
+func (o *owner) send(seq uint64, events []event.Event, now time.Time, hot bool) {
+	// Time may be set back; a batch is never older than the one before.
+	o.lastTS = max(o.lastTS, float64(now.UnixNano())/1e9)
+	rank := uint64(o.s.Rank)
+	payload := o.buffer[:0]
+	var err error
+	switch {
+	case !o.encode:
+	case hot:
+		if payload, err = o.encoder.AppendBatch(payload, o.lastTS, events, rank); cap(payload) <= maxKept {
+			o.buffer = payload
+		} else {
+			o.buffer = nil
+		}
+	default:
+		payload, err = wire.EncodeStruct(o.config, o.lastTS, events, rank)
+	}
+	if err == nil {
+		err = o.transport.send(wire.AppendSeq(o.seq[:0], seq), payload)
+	}
+	o.p.mu.Lock()
+	var warning string
+	if err == nil {
+		o.p.stats.PublishedBatches++
+		o.p.stats.PublishedEvents += uint64(len(events))
+		o.p.stats.PublishedBytes += uint64(len(payload))
+		o.p.stats.LastSendTime = now
+	} else {
+		o.p.stats.SendErrorDrops++
+		warning = o.p.dropWarningLocked()
+		o.pausedUntil = now.Add(failurePause)
+	}
+	o.p.mu.Unlock()
+	if warning != "" {
+		o.p.warn(warning + "; last: " + err.Error())
+	}
+}
+
+// finish is what happens after Close: flush, last clear, linger.
+func (o *owner) finish() {
+	o.closing = true
+	o.p.mu.Lock()
+	closed := o.p.closedAt
+	o.p.mu.Unlock()
+	deadline := closed.Add(o.s.ShutdownTimeout)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		now := time.Now()
+		left := deadline.Sub(now)
+		if left <= 0 {
+			break
+		}
+		more, wait := o.step(now)
+		if more {
+			continue
+		}
+		if o.drained {
+			break
+		}
+		timer.Reset(min(wait, left))
+		select {
+		case <-o.wake:
+		case <-timer.C:
+		}
+	}
+	o.abandon()
+	if o.s.ClearOnClose {
+		o.publishClear()
+	}
+	for _, r := range o.flushes {
+		r.done <- &Error{Op: "flush", Err: ErrClosed}
+	}
+	o.flushes = nil
+	linger := min(o.s.ShutdownTimeout,
+		time.Until(closed.Add(o.s.ShutdownTimeout+closeGrace-closeMargin)))
+	o.transport.close(max(linger, 0))
+}
+
+// abandon counts what is left in the queue as dropped.
+func (o *owner) abandon() {
+	o.p.mu.Lock()
+	for {
+		if _, ok := o.p.queue.pop(); !ok {
+			break
+		}
+		o.p.stats.SendErrorDrops++
+	}
+	warning := o.p.dropWarningLocked()
+	o.p.mu.Unlock()
+	o.p.warn(warning)
+}

@@ -1,0 +1,355 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package publisher
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"sync"
+	"time"
+
+	"github.com/kvcast/kvcast/bindings"
+	"github.com/kvcast/kvcast/bindings/event"
+	"github.com/kvcast/kvcast/publisher/wire"
+)
+
+// Source is where an attached publisher gets its events; *bindings.Stream is
+// one. All calls of Drain come from one goroutine.
+type Source interface {
+	// Drain returns what has been recorded, at most maxEvents events and
+	// maxBlocks blocks (0 = no limit; one larger event comes alone, a clear
+	// always does), without waiting. The batch is borrowed until its Release.
+	// No events mean that there are none now; io.EOF and bindings.ErrClosed
+	// mean that there will be none any more.
+	Drain(maxEvents, maxBlocks int) (*bindings.Batch, error)
+	// Wake delivers something when there may be events.
+	Wake() <-chan struct{}
+	// Form is the form of the hashes in the events.
+	Form() event.Form
+}
+
+// Publisher sends events to subscribers. Make one with [New]. All methods are
+// safe for concurrent use.
+type Publisher struct {
+	settings *settings
+	// epoch names this life.
+	epoch uint64
+	// newTransport is replaced by tests that need a failing one.
+	newTransport func() transport
+
+	// publishMu makes Publish calls take turns; it protects validator.
+	publishMu sync.Mutex
+	validator *validator
+
+	// queued (capacity 1) wakes the owner goroutine after Publish; flushes
+	// carries the requests of Flush to it.
+	queued  chan struct{}
+	flushes chan *flushRequest
+	// closing is closed by Close, done when all is over.
+	closing, done chan struct{}
+
+	warnMu sync.Mutex
+
+	// mu protects what follows. It is held for some tens of nanoseconds at a
+	// time, never while something is encoded or sent.
+	mu       sync.Mutex
+	state    State
+	source   Source
+	attempt  *startAttempt
+	closedAt time.Time
+	endpoint string
+	queue    queue
+	stats    Stats
+	warned   uint64
+}
+
+// startAttempt is one run of Start. err is valid once done is closed.
+type startAttempt struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
+}
+
+// flushRequest is one call of Flush.
+type flushRequest struct {
+	// target: all batches of Publish with lower numbers must be gone.
+	target uint64
+	// drops is how many batches had failed when the request came.
+	drops uint64
+	done  chan error
+}
+
+// New checks the options and returns a publisher, or an *Error that wraps
+// ErrOption and names the key and the value at fault. It has no side effects:
+// there is no socket and no goroutine before Start.
+func New(o Options) (*Publisher, error) {
+	s, err := o.check()
+	if err != nil {
+		return nil, err
+	}
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	p := &Publisher{
+		settings:  s,
+		epoch:     binary.LittleEndian.Uint64(b[:]),
+		validator: newValidator(o.Hash),
+		queued:    make(chan struct{}, 1),
+		flushes:   make(chan *flushRequest),
+		closing:   make(chan struct{}),
+		done:      make(chan struct{}),
+		state:     StateNew,
+		queue:     queue{maxLen: o.MaxQueueSize, maxBytes: o.MaxQueueBytes},
+	}
+	p.newTransport = func() transport {
+		if o.Kind == KindNull {
+			return nullTransport{}
+		}
+		return newZMQTransport(s)
+	}
+	return p, nil
+}
+
+// Attach makes source the one source of this publisher. It comes before Start
+// (else ErrStarted, ErrClosed) and once (else ErrAttached); the source must
+// produce hashes in the form of Options.Hash (else ErrOption). The source
+// remains the caller's, who closes it after the publisher.
+func (p *Publisher) Attach(source Source) error {
+	if source == nil {
+		return &Error{Op: "attach", Key: "source", Value: "nil", Err: ErrOption}
+	}
+	if form := source.Form(); form != p.settings.Hash {
+		return &Error{Op: "attach", Key: "hash", Value: formName(p.settings.Hash), Err: ErrOption,
+			Detail: fmt.Sprintf("the source produces %s", formName(form))}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.state == StateClosing || p.state == StateClosed:
+		return &Error{Op: "attach", Err: ErrClosed}
+	case p.state != StateNew:
+		return &Error{Op: "attach", Err: ErrStarted}
+	case p.source != nil:
+		return &Error{Op: "attach", Err: ErrAttached}
+	}
+	p.source = source
+	return nil
+}
+
+func formName(f event.Form) string {
+	switch f {
+	case event.Signed64:
+		return "signed64"
+	case event.Unsigned64:
+		return "unsigned64"
+	case event.Portable63:
+		return "portable63"
+	case event.Bytes:
+		return "bytes"
+	}
+	return fmt.Sprintf("form %d", f)
+}
+
+// Start binds, waits for Options.WaitSubscribers subscriptions and sends the
+// first clear; after it Publish and an attached source are served. A second
+// Start does nothing, and one that runs beside another returns what that one
+// returns. After Close it is ErrClosed.
+//
+// A Start that fails (ErrAddressInUse, ErrBind, ErrTransport, or the error of
+// ctx, which bounds all waiting) leaves nothing behind and may be repeated.
+func (p *Publisher) Start(ctx context.Context) error {
+	p.mu.Lock()
+	switch p.state {
+	case StateRunning:
+		p.mu.Unlock()
+		return nil
+	case StateClosing, StateClosed:
+		p.mu.Unlock()
+		return &Error{Op: "start", Err: ErrClosed}
+	case StateStarting:
+		other := p.attempt
+		p.mu.Unlock()
+		select {
+		case <-other.done:
+			return other.err
+		case <-ctx.Done():
+			return &Error{Op: "start", Err: ctx.Err()}
+		}
+	}
+	startCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	attempt := &startAttempt{cancel: cancel, done: make(chan struct{})}
+	p.attempt = attempt
+	p.state = StateStarting
+	source := p.source
+	p.mu.Unlock()
+
+	go p.own(startCtx, attempt, source)
+	<-attempt.done
+	return attempt.err
+}
+
+// started ends an attempt. It returns whether the publisher is to be served
+// now, and whether Close waits for the end of it.
+func (p *Publisher) started(attempt *startAttempt, err error) (serve, closing bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	closing = p.state == StateClosing
+	switch {
+	case closing && err != nil:
+		// Close cancelled the waiting; that is the reason to name.
+		err = &Error{Op: "start", Err: ErrClosed}
+	case err != nil:
+		p.state = StateNew
+		p.endpoint = ""
+		p.stats = Stats{}
+	case !closing:
+		p.state = StateRunning
+	}
+	attempt.err = err
+	close(attempt.done)
+	return err == nil, closing
+}
+
+// ended makes Close return.
+func (p *Publisher) ended() {
+	p.mu.Lock()
+	p.state = StateClosed
+	p.mu.Unlock()
+	close(p.done)
+}
+
+// Flush returns when everything that was recorded before the call has been
+// handed to the socket: with an attached source all its records, blocks whose
+// announcement had been deferred included, with Publish all queued batches.
+// While others keep recording it may also wait for what they add; ctx bounds
+// it. ErrDropped says that batches were lost on the way, ErrClosed that Close
+// came first.
+func (p *Publisher) Flush(ctx context.Context) error {
+	p.mu.Lock()
+	var err error
+	switch p.state {
+	case StateNew, StateStarting:
+		err = ErrNotStarted
+	case StateClosing, StateClosed:
+		err = ErrClosed
+	}
+	r := &flushRequest{target: p.stats.NextSeq, drops: p.stats.SendErrorDrops, done: make(chan error, 1)}
+	p.mu.Unlock()
+	if err != nil {
+		return &Error{Op: "flush", Err: err}
+	}
+	select {
+	case p.flushes <- r:
+	case <-p.done:
+		return &Error{Op: "flush", Err: ErrClosed}
+	case <-ctx.Done():
+		return &Error{Op: "flush", Err: ctx.Err()}
+	}
+	select {
+	case err := <-r.done:
+		return err
+	case <-ctx.Done():
+		return &Error{Op: "flush", Err: ctx.Err()}
+	}
+}
+
+// Endpoint returns the endpoint in the form in which it was given, with rank
+// and real port. It is known as soon as Start has bound it, while Start still
+// waits for subscribers, and empty before; for a null publisher always.
+func (p *Publisher) Endpoint() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.endpoint
+}
+
+// Epoch returns the random number that names this life.
+func (p *Publisher) Epoch() uint64 { return p.epoch }
+
+// Topic returns the topic with its placeholders replaced.
+func (p *Publisher) Topic() string { return p.settings.topic }
+
+// Stats returns all counters as of one instant.
+func (p *Publisher) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.stats
+	s.State = p.state
+	s.Epoch = p.epoch
+	s.DroppedBatches = s.QueueFullDrops + s.SendErrorDrops
+	s.QueueDepth = p.queue.len
+	s.QueueBytes = p.queue.bytes
+	return s
+}
+
+// Close ends the publisher: no more Publish, whatever waits is sent, then the
+// last clear if Options.ClearOnClose says so; then the socket gets some time to
+// deliver it. All of it takes at most Options.ShutdownTimeout + 1 s, whether
+// subscribers read or not; what did not get out by then counts as a
+// send-error drop (queue) or stays in the source. When Close returns, the port
+// is free, unless Options.Context is shared. A Start that is under way is
+// cancelled. Close may be called at any time and more than once; it always
+// returns nil.
+func (p *Publisher) Close() error {
+	p.mu.Lock()
+	switch p.state {
+	case StateNew:
+		p.state = StateClosed
+		close(p.closing)
+		close(p.done)
+	case StateStarting, StateRunning:
+		if p.state == StateStarting {
+			p.attempt.cancel()
+		}
+		p.state = StateClosing
+		p.closedAt = time.Now()
+		close(p.closing)
+	}
+	p.mu.Unlock()
+	<-p.done
+	return nil
+}
+
+// reserveLocked takes the next sequence number. The last number of all marks
+// the end of a replay and never belongs to a batch.
+func (p *Publisher) reserveLocked(op string) (uint64, error) {
+	if p.stats.NextSeq == wire.EndSeq {
+		return 0, &Error{Op: op, Err: ErrSequence}
+	}
+	p.stats.NextSeq++
+	return p.stats.NextSeq - 1, nil
+}
+
+// burnLocked takes a number that no batch will have, for events left out.
+func (p *Publisher) burnLocked(invalid int) error {
+	if _, err := p.reserveLocked("publish"); err != nil {
+		return err
+	}
+	p.stats.BurntNumbers++
+	p.stats.InvalidEvents += uint64(invalid)
+	return nil
+}
+
+// dropWarningLocked returns a warning when the number of drops has reached the
+// next power of two since the last one.
+func (p *Publisher) dropWarningLocked() string {
+	full, failed := p.stats.QueueFullDrops, p.stats.SendErrorDrops
+	if bits.Len64(full+failed) <= bits.Len64(p.warned) {
+		return ""
+	}
+	p.warned = full + failed
+	return fmt.Sprintf("%d batches dropped so far (queue full %d, encoding or sending failed %d); "+
+		"subscribers see gaps in the sequence", p.warned, full, failed)
+}
+
+func (p *Publisher) warn(message string) {
+	if message == "" || p.settings.Warn == nil {
+		return
+	}
+	p.warnMu.Lock()
+	defer p.warnMu.Unlock()
+	p.settings.Warn(message)
+}

@@ -1,0 +1,69 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package publisher
+
+import "time"
+
+// State is where a publisher is in its life.
+type State string
+
+// The states, in order. A failed Start leads back to StateNew.
+const (
+	StateNew      State = "new"
+	StateStarting State = "starting"
+	StateRunning  State = "running"
+	StateClosing  State = "closing"
+	StateClosed   State = "closed"
+)
+
+// Stats is a snapshot of a publisher's counters, taken at one instant. At each
+// instant
+//
+//	NextSeq == EnqueuedBatches + QueueFullDrops + BurntNumbers,
+//
+// and when nothing is under way
+//
+//	EnqueuedBatches == PublishedBatches + SendErrorDrops.
+//
+// Every batch counts, the clears of start and end among them. All counters
+// begin at 0 in each life.
+type Stats struct {
+	State State
+	// Epoch is a random number that names this life; it is never on the wire.
+	Epoch uint64
+	// NextSeq is the number of the next batch.
+	NextSeq uint64
+
+	// EnqueuedBatches and EnqueuedEvents have got a number and, with Publish, a
+	// place in the queue.
+	EnqueuedBatches, EnqueuedEvents uint64
+	// PublishedBatches, their events and the bytes of their payloads have been
+	// handed to the socket without an error. A null publisher counts no bytes.
+	PublishedBatches, PublishedEvents, PublishedBytes uint64
+	// QueueFullDrops counts batches of Publish that found no room,
+	// SendErrorDrops batches that could not be encoded or sent, or that Close
+	// gave up on when its time was over. DroppedBatches is the sum.
+	QueueFullDrops, SendErrorDrops, DroppedBatches uint64
+	// InvalidEvents were not sent because they break an invariant of the wire
+	// contract. For each batch that lost events so, one of BurntNumbers makes
+	// the loss visible.
+	InvalidEvents, BurntNumbers uint64
+	// SourceErrors counts failed drains of an attached source.
+	SourceErrors uint64
+
+	// QueueDepth and QueueBytes are what waits in the queue of Publish: batches
+	// and their estimated encoded size.
+	QueueDepth int
+	QueueBytes int64
+	// PendingBlocks is how many blocks of the attached source were waiting to
+	// be announced when it was last drained.
+	PendingBlocks uint64
+	// Subscriptions is the number of subscriptions that match the topic, as of
+	// at most some tens of milliseconds ago. A subscriber with two matching
+	// prefixes counts twice.
+	Subscriptions int
+	// LastSendTime is when a batch was last handed to the socket; zero if none
+	// was.
+	LastSendTime time.Time
+}
