@@ -65,7 +65,10 @@ tsan: ## C and C++ tests under ThreadSanitizer
 	$(NO_ASLR) ctest --preset tsan
 
 .PHONY: bench
-bench: ## Go benchmarks
+bench: ## Benchmarks, C++ and Go
+	cmake --preset release $(WERROR)
+	cmake --build --preset release
+	for program in build/release/tests/native/*_bench; do echo $$program; $$program || exit 1; done
 	$(GO) test -p 1 -run '^$$' -bench . -benchmem ./...
 
 .PHONY: vet
