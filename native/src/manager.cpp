@@ -60,7 +60,8 @@ uint64_t Seed(uint64_t given) {
 
 Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
                  const ManagerTestHooks& hooks)
-    : block_size_(manager::Validated(config).tokens_per_block),
+    : created_ns_(manager::NowNs()),
+      block_size_(manager::Validated(config).tokens_per_block),
       max_sequences_(config.max_sequences),
       hash_(manager::Seed(config.seed), config.tokens_per_block, hooks.hash_bits),
       device_(config.capacity_blocks, config.page_bytes, manager::Seed(config.seed),
@@ -69,7 +70,6 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
       pages_(config.capacity_blocks, device_, fences_),
       tree_(config.capacity_blocks, config.tokens_per_block, hash_),
       sink_(std::move(sink)) {
-  const uint64_t begin = manager::NowNs();
   sequences_.resize(max_sequences_);
   for (uint32_t i = max_sequences_; i-- > 0;) {
     sequences_[i].next_free = free_sequence_;
@@ -89,7 +89,7 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
     sink_attached_ = true;
     deferral_ = &sink_->deferral_counters();
   }
-  prefault_ns_ = manager::NowNs() - begin;
+  prefault_ns_ = manager::NowNs() - created_ns_;
   ++live_handles().managers;
 }
 

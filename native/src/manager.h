@@ -144,6 +144,7 @@ class Manager final : public SinkHost {
   [[nodiscard]] const char* CheckNodes(uint32_t* where);
   [[nodiscard]] const char* CheckSequences(uint32_t* where);
 
+  uint64_t created_ns_;  // first, so that the arenas below are timed
   const uint32_t block_size_;
   const uint32_t max_sequences_;
   MixedHash hash_;
