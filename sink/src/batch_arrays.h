@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The arrays that a drained batch is lent from, reused from drain to drain.
+#ifndef KVCAST_SINK_SRC_BATCH_ARRAYS_H_
+#define KVCAST_SINK_SRC_BATCH_ARRAYS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "kvcast/kvcast.h"
+#include "native/src/block_key.h"
+
+namespace kvcast {
+
+// With poisoning, a batch that is used after the next drain shows: it is
+// overwritten, and the new batch lies in other memory.
+#if defined(KVC_POISON_DRAIN) || !defined(NDEBUG)
+inline constexpr bool kPoisonDrain = true;
+#else
+inline constexpr bool kPoisonDrain = false;
+#endif
+inline constexpr uint8_t kDrainPoison = 0xDB;
+
+struct BatchArrays {
+  std::vector<kvc_event> events;
+  std::vector<uint64_t> hashes;
+  std::vector<uint8_t> digests;
+  std::vector<uint8_t> parent_digests;
+  std::vector<uint32_t> tokens;
+  std::vector<kvc_event_scope> scopes;
+  std::vector<char> strings;
+
+  void Clear() {
+    events.clear();
+    hashes.clear();
+    digests.clear();
+    parent_digests.clear();
+    tokens.clear();
+    scopes.clear();
+    strings.clear();
+  }
+  void Poison() {
+    Fill(events);
+    Fill(hashes);
+    Fill(digests);
+    Fill(parent_digests);
+    Fill(tokens);
+    Fill(scopes);
+    Fill(strings);
+  }
+
+  // Makes room for so many more without losing geometric growth.
+  template <typename T>
+  static void Grow(std::vector<T>& array, size_t more) {
+    const size_t need = array.size() + more;
+    if (need > array.capacity()) array.reserve(std::max(need, 2 * array.capacity()));
+  }
+
+ private:
+  template <typename T>
+  static void Fill(std::vector<T>& array) {
+    if (!array.empty()) std::memset(array.data(), kDrainPoison, array.size() * sizeof(T));
+  }
+};
+
+}  // namespace kvcast
+
+#endif  // KVCAST_SINK_SRC_BATCH_ARRAYS_H_

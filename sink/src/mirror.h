@@ -1,0 +1,163 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What the subscribers have been told is there: one entry per announced block,
+// exactly as of the last drained event, built from records alone.
+#ifndef KVCAST_SINK_SRC_MIRROR_H_
+#define KVCAST_SINK_SRC_MIRROR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "native/src/block_key.h"
+#include "sink/src/record_ring.h"
+
+namespace kvcast {
+
+inline void PrefetchForWrite([[maybe_unused]] const void* address) {
+#if defined(__GNUC__)
+  __builtin_prefetch(address, 1);
+#endif
+}
+
+class Mirror {
+ public:
+  static constexpr uint32_t kAbsent = UINT32_MAX;
+
+  struct Block {
+    uint8_t key[kKeyBytes];
+    uint32_t parent;           // node id, or StoreRun::kRoot
+    uint32_t scope = kAbsent;  // index of the chain's scope; kAbsent: no such block
+  };
+
+  // Takes and touches the memory for node ids below max_blocks.
+  Mirror(uint32_t max_blocks, uint32_t tokens_per_block)
+      : tokens_per_block_(tokens_per_block),
+        blocks_(max_blocks),
+        tokens_(size_t{max_blocks} * tokens_per_block) {}
+
+  [[nodiscard]] bool Has(uint32_t node) const {
+    return node < blocks_.size() && blocks_[node].scope != kAbsent;
+  }
+  [[nodiscard]] const Block& at(uint32_t node) const { return blocks_[node]; }
+  [[nodiscard]] const uint32_t* Tokens(uint32_t node) const {
+    return &tokens_[size_t{node} * tokens_per_block_];
+  }
+  [[nodiscard]] size_t max_blocks() const { return blocks_.size(); }
+  [[nodiscard]] uint64_t size() const { return size_; }
+
+  // `token_index` is where the block's tokens are in the ring.
+  void Put(uint32_t node, const uint8_t* key, uint32_t parent, uint32_t scope,
+           const RecordRing& ring, size_t token_index) {
+    Block& block = blocks_[node];
+    std::memcpy(block.key, key, kKeyBytes);
+    block.parent = parent;
+    block.scope = scope;
+    ring.Read(token_index, &tokens_[size_t{node} * tokens_per_block_], tokens_per_block_);
+    ++size_;
+  }
+  void Erase(uint32_t node) {
+    blocks_[node].scope = kAbsent;
+    --size_;
+  }
+  void Clear() {
+    if (size_ == 0) return;
+    for (Block& block : blocks_) block.scope = kAbsent;
+    size_ = 0;
+  }
+
+  void Prefetch(uint32_t node) const {
+    if (node >= blocks_.size()) return;
+    // An entry may lie across two cache lines.
+    PrefetchForWrite(&blocks_[node]);
+    PrefetchForWrite(&blocks_[node].scope);
+  }
+  void PrefetchTokens(uint32_t node) const {
+    if (node < blocks_.size()) PrefetchForWrite(Tokens(node));
+  }
+
+ private:
+  uint32_t tokens_per_block_;
+  std::vector<Block> blocks_;
+  std::vector<uint32_t> tokens_;
+  uint64_t size_ = 0;
+};
+
+// Which announced blocks have which wire hash: 64 bits can meet by chance, and
+// two scopes that differ only in a LoRA id beside a name have equal keys. Open
+// addressing over (tag, node), linear probing, deletion by shifting back.
+class HashIndex {
+ public:
+  explicit HashIndex(uint32_t max_blocks) : slots_(size_t{max_blocks} * 2 + 1) {}
+
+  // Adds a block. `same(node)` says whether that block's hash is equal to the
+  // new one's. True if there was one.
+  template <typename Same>
+  bool Insert(uint64_t hash, uint32_t node, Same&& same) {
+    const uint32_t tag = Tag(hash);
+    bool found = false;
+    size_t i = Home(tag);
+    for (; slots_[i].node != kEmpty; i = Next(i)) {
+      if (slots_[i].tag == tag && !found) found = same(slots_[i].node);
+    }
+    slots_[i] = {tag, node};
+    return found;
+  }
+
+  // Takes a block out. True if another one has an equal hash.
+  template <typename Same>
+  bool Erase(uint64_t hash, uint32_t node, Same&& same) {
+    const uint32_t tag = Tag(hash);
+    bool found = false;
+    size_t hole = slots_.size();
+    for (size_t i = Home(tag); slots_[i].node != kEmpty; i = Next(i)) {
+      if (slots_[i].tag != tag) continue;
+      if (slots_[i].node == node) {
+        hole = i;
+      } else if (!found) {
+        found = same(slots_[i].node);
+      }
+    }
+    if (hole == slots_.size()) return found;
+    for (size_t i = Next(hole); slots_[i].node != kEmpty; i = Next(i)) {
+      // An entry may move back to the hole unless that lies before its home.
+      if (Distance(Home(slots_[i].tag), i) < Distance(hole, i)) continue;
+      slots_[hole] = slots_[i];
+      hole = i;
+    }
+    slots_[hole].node = kEmpty;
+    return found;
+  }
+
+  void Clear() {
+    for (Slot& slot : slots_) slot.node = kEmpty;
+  }
+  void Prefetch(uint64_t hash) const { PrefetchForWrite(&slots_[Home(Tag(hash))]); }
+
+ private:
+  static constexpr uint32_t kEmpty = UINT32_MAX;
+  struct Slot {
+    uint32_t tag = 0;
+    uint32_t node = kEmpty;
+  };
+
+  // The forms leave some bits constant; the product spreads what varies.
+  static uint32_t Tag(uint64_t hash) {
+    return static_cast<uint32_t>(hash * 0x9E3779B97F4A7C15u >> 32);
+  }
+  [[nodiscard]] size_t Home(uint32_t tag) const {
+    return static_cast<size_t>(uint64_t{tag} * slots_.size() >> 32);
+  }
+  [[nodiscard]] size_t Next(size_t i) const { return i + 1 == slots_.size() ? 0 : i + 1; }
+  [[nodiscard]] size_t Distance(size_t from, size_t to) const {
+    return to >= from ? to - from : to + slots_.size() - from;
+  }
+
+  std::vector<Slot> slots_;
+};
+
+}  // namespace kvcast
+
+#endif  // KVCAST_SINK_SRC_MIRROR_H_

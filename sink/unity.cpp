@@ -1,0 +1,10 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The one file that the Go build compiles of this layer: it compiles C++ files
+// one after the other, so a single unit is several times as fast.
+
+#include "src/projector.cpp"
+#include "src/scope_table.cpp"
+#include "src/sink_capi.cpp"
+#include "src/streaming_event_sink.cpp"
