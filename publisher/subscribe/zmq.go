@@ -281,3 +281,9 @@ func checkEndpoint(text string) (ipv6 bool, err error) {
 	}
 	return false, nil
 }
+
+// ZMQVersion returns the version of the ZeroMQ library that is linked.
+func ZMQVersion() string {
+	major, minor, patch := zmq.Version()
+	return fmt.Sprintf("%d.%d.%d", major, minor, patch)
+}
