@@ -179,7 +179,8 @@ func (o *owner) serve() {
 		}
 		timer.Reset(wait)
 		select {
-		case <-o.wake:
+		case _, ok := <-o.wake:
+			o.woken(ok)
 		case <-o.p.queued:
 		case r := <-o.p.flushes:
 			o.flushes = append(o.flushes, r)
@@ -187,6 +188,14 @@ func (o *owner) serve() {
 			return
 		case <-timer.C:
 		}
+	}
+}
+
+// woken stops listening to a source that has closed its channel instead of
+// ending; it is still asked at intervals.
+func (o *owner) woken(ok bool) {
+	if !ok {
+		o.wake = nil
 	}
 }
 
@@ -451,7 +460,8 @@ func (o *owner) finish() {
 		}
 		timer.Reset(min(wait, left))
 		select {
-		case <-o.wake:
+		case _, ok := <-o.wake:
+			o.woken(ok)
 		case <-timer.C:
 		}
 	}

@@ -218,6 +218,7 @@ func (p *Publisher) started(attempt *startAttempt, err error) (serve, closing bo
 func (p *Publisher) ended() {
 	p.mu.Lock()
 	p.state = StateClosed
+	p.stats.Subscriptions = 0
 	p.mu.Unlock()
 	close(p.done)
 }

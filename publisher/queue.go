@@ -87,18 +87,18 @@ func assemble(s *settings, v *validator, events []event.Event) (list []pending, 
 			}
 			continue
 		}
-		_, clear := ev.(*event.AllBlocksCleared)
+		_, alone := ev.(*event.AllBlocksCleared)
 		for _, piece := range splitEvent(cloneEvent(ev), maxEventBlocks) {
 			n := blockCount(piece)
 			full := s.MaxBatchEvents > 0 && len(open.events) >= s.MaxBatchEvents ||
 				s.MaxBatchBlocks > 0 && open.blocks+n > s.MaxBatchBlocks
-			if len(open.events) > 0 && (full || clear) {
+			if len(open.events) > 0 && (full || alone) {
 				closeBatch()
 			}
 			open.events = append(open.events, piece)
 			open.blocks += n
 			open.bytes += estimateSize(piece)
-			if clear {
+			if alone {
 				closeBatch()
 			}
 		}

@@ -1,0 +1,163 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package publisher
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	zmq "github.com/pebbe/zmq4"
+
+	"github.com/kvcast/kvcast/bindings"
+	"github.com/kvcast/kvcast/bindings/event"
+	"github.com/kvcast/kvcast/publisher/wire"
+)
+
+// windowed lets at most window batches be on their way: the receiver returns
+// each. Without it a fast sender would fill its queue and drop.
+type windowed struct {
+	*recycled
+	sent, limit atomic.Int64
+}
+
+func (w *windowed) Drain(int, int) (*bindings.Batch, error) {
+	if w.sent.Load() >= w.limit.Load() {
+		return w.empty, nil
+	}
+	w.sent.Add(1)
+	return w.batch, nil
+}
+
+// BenchmarkEndToEnd drains, encodes and sends to a subscriber on loopback TCP
+// that counts. encode-share is the time that encoding alone takes of the whole.
+func BenchmarkEndToEnd(b *testing.B) {
+	const tokens, blocks, window = 16, 8, 256
+	for _, events := range []int{1, 16, 128} {
+		b.Run(fmt.Sprintf("blocks=%d", events*blocks), func(b *testing.B) {
+			src := &windowed{recycled: newRecycled(events, blocks, tokens)}
+			src.limit.Store(window)
+			o := DefaultOptions()
+			o.Endpoint, o.WaitSubscribers, o.Topic = "tcp://127.0.0.1:0", 1, "kv"
+			bound := make(chan string, 1)
+			o.OnBound = func(endpoint string) { bound <- endpoint }
+			p := mustNew(b, o)
+			if err := p.Attach(src); err != nil {
+				b.Fatal(err)
+			}
+			started := make(chan error, 1)
+			go func() { started <- p.Start(context.Background()) }()
+			s := newSubscriber(b, nil).connect(<-bound, "kv")
+			if err := <-started; err != nil {
+				b.Fatal(err)
+			}
+			receive := func() {
+				for more := true; more; {
+					if _, err := s.socket.RecvBytes(0); err != nil {
+						b.Fatal(err)
+					}
+					more, _ = s.socket.GetRcvmore()
+				}
+			}
+			receive() // the clear
+			b.ReportAllocs()
+			for b.Loop() {
+				receive()
+				if src.limit.Add(1)%(window/4) == 0 {
+					src.flush()
+				}
+			}
+			perBatch := float64(b.Elapsed().Nanoseconds()) / float64(b.N)
+			count := float64(events * blocks)
+			b.ReportMetric(count/perBatch*1e9, "blocks/s")
+			b.ReportMetric(perBatch/count, "ns/block")
+			b.ReportMetric(encodeTime(b, src.batch.Events)/perBatch, "encode-share")
+			b.ReportMetric(float64(p.Stats().PublishedBytes)/float64(p.Stats().PublishedBatches)/count, "B/block")
+		})
+	}
+}
+
+// encodeTime is the time in ns that encoding one batch takes by itself.
+func encodeTime(b *testing.B, events []event.Event) float64 {
+	encoder, err := wire.NewEncoder(wire.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var buffer []byte
+	n := 0
+	begin := time.Now()
+	for ; time.Since(begin) < 50*time.Millisecond; n++ {
+		buffer, _ = encoder.AppendBatch(buffer[:0], 1, events, 0)
+	}
+	return float64(time.Since(begin).Nanoseconds()) / float64(n)
+}
+
+// BenchmarkStep is the owner goroutine's work for one drained batch, into a
+// socket nobody subscribes to (no copy) and into none.
+func BenchmarkStep(b *testing.B) {
+	for _, kind := range []Kind{KindZMQ, KindNull} {
+		for _, events := range []int{1, 16, 128} {
+			b.Run(fmt.Sprintf("%s/blocks=%d", kind, events*8), func(b *testing.B) {
+				o := DefaultOptions()
+				o.Kind, o.Endpoint, o.Topic = kind, "tcp://127.0.0.1:0", "kv"
+				p := mustNew(b, o)
+				tr := p.newTransport()
+				if _, _, err := tr.open(context.Background()); err != nil {
+					b.Fatal(err)
+				}
+				defer tr.close(0)
+				encoder, _ := wire.NewEncoder(wire.Config{})
+				src := newRecycled(events, 8, 16)
+				src.left.Store(1 << 60)
+				w := &owner{p: p, s: p.settings, transport: tr, encode: tr.wantsPayload(), encoder: encoder,
+					source: src, validator: newValidator(event.Signed64)}
+				b.ReportAllocs()
+				for b.Loop() {
+					w.step(time.Now())
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*events*8), "ns/block")
+			})
+		}
+	}
+}
+
+// BenchmarkDelay is the time from the record of one event, with a wake-up, to
+// its reception over loopback TCP.
+func BenchmarkDelay(b *testing.B) {
+	o := DefaultOptions()
+	o.Endpoint = "tcp://127.0.0.1:0"
+	p, src := mustNew(b, o), newFakeSource()
+	if err := p.Attach(src); err != nil {
+		b.Fatal(err)
+	}
+	mustStart(b, p)
+	s := subscribe(b, p)
+	ev := chain(1, 8)
+	for b.Loop() {
+		src.record(ev)
+		src.flush()
+		for range 3 {
+			if _, err := s.socket.RecvBytes(zmq.Flag(0)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
+
+// BenchmarkPublish is what a host pays for one event of 8 blocks.
+func BenchmarkPublish(b *testing.B) {
+	o := DefaultOptions()
+	o.Kind = KindNull
+	p := mustNew(b, o)
+	mustStart(b, p)
+	ev := newRecycled(1, 8, 16).batch.Events[0]
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := p.Publish(ev); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,196 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package publisher
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/kvcast/kvcast/bindings"
+	"github.com/kvcast/kvcast/bindings/event"
+	"github.com/kvcast/kvcast/publisher/wire"
+)
+
+// mirror is what a subscriber knows, from bytes alone.
+type mirror struct {
+	t      testing.TB
+	blocks map[wire.Hash]bool
+	stored int
+	next   uint64
+}
+
+// take applies one batch and checks the order of numbers and of parents.
+func (m *mirror) take(msg message) {
+	m.t.Helper()
+	if msg.seq != m.next {
+		m.t.Fatalf("number %d, want %d", msg.seq, m.next)
+	}
+	m.next++
+	for i := range msg.batch.Events {
+		ev := &msg.batch.Events[i]
+		switch ev.Kind {
+		case wire.KindCleared:
+			if len(msg.batch.Events) != 1 {
+				m.t.Errorf("batch %d: a clear in company", msg.seq)
+			}
+			clear(m.blocks)
+		case wire.KindStored:
+			if ev.HasParent && !m.blocks[ev.Parent] {
+				m.t.Errorf("batch %d: unknown parent %v", msg.seq, ev.Parent)
+			}
+			if len(ev.Tokens) != int(ev.BlockSize)*len(ev.Hashes) {
+				m.t.Errorf("batch %d: %d tokens for %d blocks", msg.seq, len(ev.Tokens), len(ev.Hashes))
+			}
+			for _, h := range ev.Hashes {
+				if m.blocks[h] {
+					m.t.Errorf("batch %d: %v stored twice", msg.seq, h)
+				}
+				m.blocks[h] = true
+				m.stored++
+			}
+		case wire.KindRemoved:
+			for _, h := range ev.Hashes {
+				if !m.blocks[h] {
+					m.t.Errorf("batch %d: %v removed, but not there", msg.seq, h)
+				}
+				delete(m.blocks, h)
+			}
+		}
+	}
+}
+
+// The allocator's own stream, attached: at each quiet point a subscriber knows
+// exactly what the tree holds. The small buffer makes blocks be deferred all
+// the time, which Flush must wait for.
+func TestAllocatorToSubscriber(t *testing.T) {
+	for form, name := range map[event.Form]string{
+		event.Signed64: "signed64", event.Unsigned64: "unsigned64",
+		event.Portable63: "portable63", event.Bytes: "bytes",
+	} {
+		for _, entries := range []int{8, 0} {
+			t.Run(fmt.Sprintf("%s/%d", name, entries), func(t *testing.T) {
+				allocatorToSubscriber(t, form, entries)
+			})
+		}
+	}
+}
+
+func allocatorToSubscriber(t *testing.T, form event.Form, entries int) {
+	const capacity = 96
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+
+	stream, err := bindings.NewStream(bindings.StreamConfig{Form: form, MaxEntries: entries})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	manager, err := bindings.NewManager(bindings.Config{
+		TokensPerBlock: 4, CapacityBlocks: capacity, Stream: stream,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+
+	o := localOptions(t)
+	o.Hash, o.WaitSubscribers, o.MaxBatchEvents = form, 1, 16
+	bound := make(chan string, 1)
+	o.OnBound = func(endpoint string) { bound <- endpoint }
+	p := mustNew(t, o)
+	if err := p.Attach(stream); err != nil {
+		t.Fatal(err)
+	}
+	result := make(chan error, 1)
+	go func() { result <- p.Start(withPatience(t)) }()
+	s := newSubscriber(t, nil).connect(<-bound, "")
+	if err := <-result; err != nil {
+		t.Fatal(err)
+	}
+
+	m := &mirror{t: t, blocks: make(map[wire.Hash]bool)}
+	for round := range 20 {
+		for range 30 {
+			useOneSequence(t, random, manager)
+			stream.Flush()
+		}
+		if round%7 == 6 {
+			if err := manager.Reset(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mustFlush(t, p)
+		st := p.Stats()
+		checkBalance(t, st, true)
+		for m.next < st.NextSeq {
+			m.take(s.next())
+		}
+		compare(t, manager, form, m.blocks)
+		if t.Failed() {
+			t.Fatalf("in round %d", round)
+		}
+	}
+	if st, err := stream.Stats(); err != nil || entries > 0 && st.HealedBlocks == 0 || m.stored == 0 {
+		t.Errorf("%d blocks stored, stream %+v, %v", m.stored, st, err)
+	}
+	p.Close()
+	m.take(s.next())
+	if len(m.blocks) != 0 {
+		t.Errorf("%d blocks left after the last clear", len(m.blocks))
+	}
+}
+
+// useOneSequence computes a prompt of up to 16 blocks from a small vocabulary,
+// so that prompts share beginnings.
+func useOneSequence(t *testing.T, random *rand.Rand, m *bindings.Manager) {
+	tokens := make([]uint32, 4+random.IntN(60))
+	for i := range tokens {
+		tokens[i] = uint32(random.IntN(8) / 7 * (1 + i))
+	}
+	var scope *bindings.Scope
+	if random.IntN(4) == 0 {
+		scope = &bindings.Scope{LoRAName: "adapter"}
+	}
+	seq, err := m.Open(bindings.Prompt{Tokens: tokens, Scope: scope})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := seq.Grow(len(tokens)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := seq.Commit(tokens[seq.MatchedTokens():]); err != nil {
+		t.Fatal(err)
+	}
+	if err := seq.Release(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// compare holds a subscriber's set against the tree.
+func compare(t *testing.T, m *bindings.Manager, form event.Form, got map[wire.Hash]bool) {
+	t.Helper()
+	resident, err := m.Resident(form)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(resident) != len(got) {
+		t.Errorf("the subscriber knows %d blocks, the tree holds %d", len(got), len(resident))
+	}
+	for _, b := range resident {
+		h := wire.HashOf(b.Hash, form)
+		if form == event.Bytes {
+			h = wire.HashOfBytes(b.Digest[:])
+			if binary.BigEndian.Uint64(b.Digest[:]) != b.Hash {
+				t.Errorf("%x is listed as %x", b.Digest, b.Hash)
+			}
+		}
+		if !got[h] {
+			t.Errorf("the subscriber does not know %v", h)
+		}
+	}
+}
