@@ -161,10 +161,10 @@ type Event struct {
 	Type string
 	// Offset is where the event begins in the payload.
 	Offset int
-	// Err is not nil if a part that matters could not be read: then Kind, Type,
-	// Array and Offset are all that holds, and the other events of the batch
-	// are not touched.
-	Err *Error
+	// Err, an *Error, is not nil if a part that matters could not be read: then
+	// Kind, Type, Array and Offset are all that holds, and the other events of
+	// the batch are not touched.
+	Err error
 
 	// Hashes are in chain order.
 	Hashes []Hash

@@ -100,7 +100,7 @@ func TestCheckEvent(t *testing.T) {
 func TestCheckerDuplicates(t *testing.T) {
 	var c Checker
 	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(1, 300).Draw(t, "blocks")
+		n := rapid.OneOf(rapid.IntRange(1, pairwiseMax+1), rapid.IntRange(pairwiseMax+1, 300)).Draw(t, "blocks")
 		s := &event.BlockStored{BlockSize: 1, Tokens: make([]uint32, n), HasParent: rapid.Bool().Draw(t, "parent")}
 		base := rapid.Uint64().Draw(t, "base")
 		step := rapid.SampledFrom([]uint64{1, 1 << 32, 1 << 58, 0x9e3779b97f4a7c15}).Draw(t, "step")
@@ -134,6 +134,27 @@ func TestCheckerDuplicates(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The first and the last hash of small and large events, as copy and as parent.
+func TestCheckerParent(t *testing.T) {
+	var c Checker
+	for _, n := range []int{1, pairwiseMax, pairwiseMax + 1, 1000} {
+		s := &event.BlockStored{BlockSize: 1, Tokens: make([]uint32, n), HasParent: true}
+		d := *s
+		for i := range n {
+			s.Hashes = append(s.Hashes, uint64(i))
+			d.Digests = append(d.Digests, event.Digest{byte(i), byte(i >> 8)})
+		}
+		for parent, want := range map[int]error{0: ErrDuplicateHash, n - 1: ErrDuplicateHash, n: nil} {
+			s.ParentHash, d.ParentDigest = uint64(parent), event.Digest{byte(parent), byte(parent >> 8)}
+			for _, ev := range []event.Event{s, &d} {
+				if err := c.Check(ev); !errors.Is(err, want) {
+					t.Errorf("%d blocks, parent %d: %v, want %v", n, parent, err, want)
+				}
+			}
+		}
+	}
 }
 
 // The stamps of the table run out after 2^32 large events.

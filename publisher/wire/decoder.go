@@ -81,7 +81,7 @@ func (d *Decoder) reset(payload []byte) {
 }
 
 // recycle empties a slice, or drops it when one large batch left it far larger
-// than what is used.
+// than what is used. Strings and pointers of the old batch are let go.
 func recycle[T any](s []T) []T {
 	if cap(s) > keepAtMost && len(s) < cap(s)/4 {
 		return nil
@@ -208,7 +208,6 @@ func (d *Decoder) event(p int) (int, error) {
 	// are bytes left, and an Event is far larger than a byte.
 	d.batch.Events = append(d.batch.Events, Event{Offset: p})
 	ev := &d.batch.Events[len(d.batch.Events)-1]
-	hashes, tokens := len(d.hashes), len(d.tokens)
 	next, key, err := d.body(ev, p)
 	if err == nil && ev.Kind != KindUnknown {
 		return next, nil
@@ -222,7 +221,6 @@ func (d *Decoder) event(p int) (int, error) {
 			return p, d.fail("", next, err)
 		}
 		*ev = Event{Kind: ev.Kind, Array: ev.Array, Type: ev.Type, Offset: p, Err: bad}
-		d.hashes, d.tokens = d.hashes[:hashes], d.tokens[:tokens]
 		d.remark(RemarkInvalidEvent, key, bad.Offset)
 	}
 	if d.invalid++; d.invalid > d.lim.MaxInvalid {
@@ -327,6 +325,7 @@ func (d *Decoder) mapEvent(ev *Event, p int) (int, string, error) {
 		return at, "type", err
 	}
 	if ev.Kind == KindUnknown {
+		ev.Seen = 1 << FieldType
 		d.remark(RemarkUnknownEvent, ev.Type, ev.Offset)
 		for i := 0; i < 2*n; i++ {
 			if p, err = d.r.skip(p, fieldDepth); err != nil {
@@ -663,7 +662,7 @@ func (d *Decoder) hashList(ev *Event, p int) (int, error) {
 			return p, err
 		}
 	}
-	ev.Hashes = out[:n:n]
+	ev.Hashes = out[:n:n] // what a caller appends must not run into the next event
 	return p, nil
 }
 

@@ -182,8 +182,8 @@ func TestDecodeIsolatesBadEvents(t *testing.T) {
 				t.Fatalf("no error: %+v", bad)
 			}
 			wantError(t, bad.Err, c.err, start+c.offset)
-			if bad.Err.Key != c.key || bad.Err.Event != 1 || bad.Kind != c.kind || bad.Offset != start {
-				t.Errorf("%v: key %q event %d kind %d offset %d", bad.Err, bad.Err.Key, bad.Err.Event, bad.Kind, bad.Offset)
+			if e := bad.Err.(*Error); e.Key != c.key || e.Event != 1 || bad.Kind != c.kind || bad.Offset != start {
+				t.Errorf("%v: key %q event %d kind %d offset %d", e, e.Key, e.Event, bad.Kind, bad.Offset)
 			}
 			if bad.Hashes != nil || bad.Tokens != nil || bad.Seen != 0 {
 				t.Errorf("a bad event holds %+v", bad)
@@ -344,10 +344,16 @@ func TestDecodeBorrowed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := d.Decode(batchOf(stored, stored, stored)); err != nil { // leaves room
+		t.Fatal(err)
+	}
 	payload := batchOf(stored, "\x82\xa4type\xa3New\xa1x\x01")
 	b, err := d.Decode(payload)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if ev := b.Events[0]; cap(ev.Hashes) != 1 || cap(ev.Tokens) != 4 {
+		t.Errorf("room for %d hashes and %d tokens: an append would overwrite the next event", cap(ev.Hashes), cap(ev.Tokens))
 	}
 	kept := b.Clone()
 	if !reflect.DeepEqual(kept, b) {
@@ -416,6 +422,57 @@ func TestDecoderShrinks(t *testing.T) {
 	}
 	if cap(d.tokens) > keepAtMost {
 		t.Errorf("keeps room for %d tokens", cap(d.tokens))
+	}
+}
+
+// The string tokens of a repeated list do not outlive it: their indexes would
+// point beyond the tokens.
+func TestDecodeRepeatedTokens(t *testing.T) {
+	first := replace(stored, "\x94\x01\x02\x03\x04", "\x94\x01\x02\x03\xa1h")
+	b, err := Decode(batchOf("\x89"+first[1:]+"\xa9token_ids\x91\x05"), Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ev := b.Events[0]; !reflect.DeepEqual(ev.Tokens, []uint32{5}) || len(ev.Extra.StringTokens) != 0 {
+		t.Errorf("%v %+v", ev.Tokens, ev.Extra)
+	}
+}
+
+// Strings from the wire cannot fill the table of known strings.
+func TestDecoderInternBounded(t *testing.T) {
+	d, err := NewDecoder(Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 * maxInterned {
+		medium := string(AppendSeq([]byte("\xa9m"), uint64(i)&0x7f|uint64(i)>>7<<8))
+		b, err := d.Decode(batchOf(replace(stored, "\xa3GPU", medium)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := b.Events[0].Medium; got != medium[1:] {
+			t.Fatalf("medium %q, want %q", got, medium[1:])
+		}
+	}
+	if len(d.strings) > maxInterned {
+		t.Errorf("%d strings are kept", len(d.strings))
+	}
+}
+
+// What a batch held is let go with the next one.
+func TestDecoderLetsGo(t *testing.T) {
+	d, err := NewDecoder(Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Decode(batchOf("\x89" + replace(stored, hash9, "\xc4\x01h")[1:] + "\xa8locality\xa5LOCAL")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Decode(batchOf()); err != nil {
+		t.Fatal(err)
+	}
+	if h, ev := d.hashes[:1][0], d.batch.Events[:1][0]; h.Raw != "" || ev.Extra != nil {
+		t.Errorf("still holds %v and %v", h, ev.Extra)
 	}
 }
 

@@ -263,19 +263,51 @@ func TestEncodeAllocations(t *testing.T) {
 	}
 }
 
-// Whatever room the buffer has, the bytes are the same.
+// Whatever room the buffer has, the bytes are the same: the room that an event
+// asks for is enough also for its widest values.
 func TestEncodeEveryRoom(t *testing.T) {
-	events := benchEvents(2, 3)
-	events = append(events, &event.BlockRemoved{Hashes: []uint64{1}, Locality: "LOCAL"})
-	e := mustEncoder(t, Config{})
-	want, err := e.AppendBatch(nil, 1, events, 7)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for room := range len(want) + 40 {
-		got, err := e.AppendBatch(make([]byte, 0, room), 1, events, 7)
-		if err != nil || !bytes.Equal(got, want) {
-			t.Fatalf("room %d: %v\n got %x\nwant %x", room, err, got, want)
+	widest := func(n int) []event.Event {
+		s := &event.BlockStored{
+			Hashes: make([]uint64, n), Tokens: make([]uint32, n), BlockSize: math.MaxUint32, HasParent: true, ParentHash: 1,
+			HasLoRAID: true, LoRAID: math.MaxUint64, LoRAName: strings.Repeat("n", n), Medium: strings.Repeat("m", n), HasMedium: true,
 		}
+		for i := range s.Tokens {
+			s.Tokens[i] = math.MaxUint32
+		}
+		r := &event.BlockRemoved{Hashes: s.Hashes, Medium: s.Medium, HasMedium: true, HasGroupIdx: true, Ownership: "o"}
+		return []event.Event{s, r}
+	}
+	digests := make([]event.Digest, 7)
+	hex := *widest(3)[0].(*event.BlockStored)
+	hex.Extra = &event.StoredExtra{HexTokens: []string{strings.Repeat("f", 64), strings.Repeat("f", 500), ""}}
+	for _, c := range []struct {
+		name   string
+		form   event.Form
+		events []event.Event
+		from   int // the least room, counted back from the length
+	}{
+		{"typical", event.Signed64, benchEvents(2, 3), 1 << 20},
+		{"one", event.Signed64, widest(1), 1 << 20},
+		{"widest", event.Signed64, widest(40), 1 << 20},
+		{"widest stored, wide headers", event.Signed64, widest(1 << 16)[:1], 120},
+		{"widest removed, wide headers", event.Signed64, widest(1 << 16)[1:], 120},
+		{"hex tokens", event.Signed64, []event.Event{&hex}, 1 << 20},
+		{"digests", event.Bytes, []event.Event{
+			&event.BlockStored{Digests: digests, HasParent: true}, &event.BlockRemoved{Digests: digests},
+		}, 1 << 20},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := mustEncoder(t, Config{Form: c.form})
+			want, err := EncodeStruct(Config{Form: c.form}, 1, c.events, 7)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for room := max(0, len(want)-c.from); room < len(want)+40; room++ {
+				got, err := e.AppendBatch(make([]byte, 0, room), 1, c.events, 7)
+				if err != nil || !bytes.Equal(got, want) {
+					t.Fatalf("room %d: %v\n got %x\nwant %x", room, err, got, want)
+				}
+			}
+		})
 	}
 }

@@ -581,12 +581,12 @@ func (l *loose) arrayEvent(ev *Event) (extra int) {
 	least := 1
 	switch ev.Kind {
 	case KindRemoved:
-		fields, least = removedFields[:], removedArrayMin
+		fields, least = removedFields[:], 2
 	case KindStored:
 		for f := FieldBlockHashes; f <= FieldSlidingWindow; f++ {
 			fields = append(fields, f)
 		}
-		least = storedArrayMin
+		least = 5
 	}
 	n := least + l.pick("length", len(fields)-least+1)
 	if n == len(fields) {
