@@ -1,0 +1,112 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command kvcast replays request traces through the allocator and publishes
+// the events (replay), and reads and verifies the stream of any engine (tap).
+//
+// Exit codes: 0 good, 1 a verification failed, 2 input or environment. An
+// error is one line on standard error.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"unicode"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	exitGood     = 0
+	exitBreach   = 1
+	exitUnusable = 2
+)
+
+// breachError says that the input could be read and is wrong.
+type breachError struct{ error }
+
+func (e breachError) Unwrap() error { return e.error }
+
+// streams are the standard streams of a run, so that tests can replace them.
+type streams struct {
+	out, err io.Writer
+}
+
+func main() {
+	// A reader that goes away is an error of the write, so that what is
+	// half-written can be taken back.
+	signal.Ignore(syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// The first signal ends the run in an orderly way; a second one kills.
+	context.AfterFunc(ctx, stop)
+	code := run(ctx, os.Args[1:], streams{os.Stdout, os.Stderr})
+	stop()
+	os.Exit(code)
+}
+
+// run executes one command line and returns the exit code.
+func run(ctx context.Context, args []string, std streams) int {
+	root := newRoot(std)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitGood
+	}
+	fmt.Fprintf(std.err, "kvcast: %s\n", oneLine(err.Error()))
+	if errors.As(err, new(breachError)) {
+		return exitBreach
+	}
+	return exitUnusable
+}
+
+// oneLine replaces what would break a line or confuse a terminal; errors may
+// quote names that came from outside.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.TrimSpace(s))
+}
+
+func newRoot(std streams) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "kvcast",
+		Short: "KV-cache events: replay traces through the allocator, read and verify streams",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unknown command %q", args[0])
+			}
+			return nil
+		},
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.DisableSuggestions = true
+	root.SetOut(std.out)
+	root.SetErr(std.err)
+	root.AddCommand(newReplay(std), newTap(std), newVersion(std))
+	return root
+}
+
+// exactArgs is cobra.ExactArgs with one clear line.
+func exactArgs(names ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(names):
+			return fmt.Errorf("%s is missing", names[len(args)])
+		case len(args) > len(names):
+			return fmt.Errorf("unexpected argument %q", args[len(names)])
+		}
+		return nil
+	}
+}

@@ -1,0 +1,579 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvcast/kvcast/bindings"
+	"github.com/kvcast/kvcast/bindings/event"
+	"github.com/kvcast/kvcast/cmd/kvcast/internal/trace"
+	"github.com/kvcast/kvcast/cuda/inventory"
+	"github.com/kvcast/kvcast/publisher"
+	"github.com/kvcast/kvcast/publisher/subscribe"
+)
+
+const (
+	// maxConcurrency leaves room in the manager's limit of 2^20 open sequences
+	// for the one that is being opened.
+	maxConcurrency = 1<<20 - 1
+	// publisherOff is the value of --publisher for a manager without a stream.
+	publisherOff = "off"
+	// interruptedFlush is how long an interrupted run may go on publishing
+	// what has been recorded.
+	interruptedFlush = 5 * time.Second
+)
+
+// replayOptions are the flags of replay.
+type replayOptions struct {
+	trace       string
+	limit       int
+	blockSize   int
+	capacity    int
+	sinkBlocks  int
+	device      string
+	concurrency int
+	decode      bool
+	speed       float64
+
+	publisher       string
+	endpoint        string
+	topic           string
+	encoding        string
+	hash            string
+	waitSubscribers int
+	clearOnClose    bool
+	hold            time.Duration
+
+	json        bool
+	residentOut string
+}
+
+func newReplay(std streams) *cobra.Command {
+	var o replayOptions
+	cmd := &cobra.Command{
+		Use:   "replay --trace FILE",
+		Short: "Replay a request trace through the allocator and publish the events",
+		Args:  exactArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return replay(cmd.Context(), o, std)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.trace, "trace", "", "request trace, one JSON object per line (Mooncake format)")
+	f.IntVar(&o.limit, "limit", 0, "stop after N requests (0 = all)")
+	f.IntVar(&o.blockSize, "block-size", 16, "tokens per block")
+	f.IntVar(&o.capacity, "capacity-blocks", 20000, "pages in the pool")
+	f.IntVar(&o.sinkBlocks, "sink-blocks", 50000, "stored blocks that may wait for the publisher (max_entries)")
+	f.StringVar(&o.device, "device", "auto", "auto or host")
+	f.IntVar(&o.concurrency, "concurrency", 1, "sequences alive at once")
+	f.BoolVar(&o.decode, "decode", false, "commit the output tokens too")
+	f.Float64Var(&o.speed, "speed", 0, "0 = as fast as possible, 1 = real time, 2 = twice as fast")
+	f.StringVar(&o.publisher, "publisher", string(publisher.KindZMQ), "zmq, null (no socket) or off (no events)")
+	f.StringVar(&o.endpoint, "endpoint", publisher.DefaultOptions().Endpoint, "where to bind")
+	f.StringVar(&o.topic, "topic", "", "topic of all messages")
+	f.StringVar(&o.encoding, "encoding", "map", "form of the events: map")
+	f.StringVar(&o.hash, "hash", subscribe.FormName(event.Signed64), "signed64, unsigned64, portable63 or bytes")
+	f.IntVar(&o.waitSubscribers, "wait-subscribers", 0, "send nothing before N have subscribed")
+	f.DurationVar(&o.hold, "hold", 0, "stay for that long after the end")
+	f.BoolVar(&o.json, "json", false, "print the summary as one JSON object")
+	f.StringVar(&o.residentOut, "resident-out", "", "write the hashes of all reusable blocks to this file")
+	f.BoolVar(&o.clearOnClose, "clear-on-close", false, "send a last clear")
+	return cmd
+}
+
+// check validates what only the command line knows about; the publisher and
+// the manager check the rest of their own options.
+func (o *replayOptions) check() (event.Form, error) {
+	for _, f := range []struct {
+		name            string
+		value, min, max int
+	}{
+		{"limit", o.limit, 0, math.MaxInt},
+		{"block-size", o.blockSize, 1, 4096},
+		{"capacity-blocks", o.capacity, 1, 1 << 27},
+		{"sink-blocks", o.sinkBlocks, 1, math.MaxUint32},
+		{"concurrency", o.concurrency, 1, maxConcurrency},
+		{"wait-subscribers", o.waitSubscribers, 0, math.MaxInt32},
+	} {
+		switch {
+		case f.value < f.min && f.max == math.MaxInt:
+			return 0, fmt.Errorf("--%s %d: want at least %d", f.name, f.value, f.min)
+		case f.value < f.min || f.value > f.max:
+			return 0, fmt.Errorf("--%s %d: want %d to %d", f.name, f.value, f.min, f.max)
+		}
+	}
+	if o.trace == "" {
+		return 0, errors.New("--trace is missing")
+	}
+	if math.IsNaN(o.speed) || o.speed < 0 || math.IsInf(o.speed, 0) {
+		return 0, fmt.Errorf("--speed %g: want 0 or a positive number", o.speed)
+	}
+	if o.hold < 0 {
+		return 0, fmt.Errorf("--hold %s: want 0 or more", o.hold)
+	}
+	if o.encoding != "map" {
+		return 0, fmt.Errorf("--encoding %q: want map", o.encoding)
+	}
+	switch o.publisher {
+	case string(publisher.KindZMQ), string(publisher.KindNull), publisherOff:
+	default:
+		return 0, fmt.Errorf("--publisher %q: want zmq, null or off", o.publisher)
+	}
+	form, ok := subscribe.ParseForm(o.hash)
+	if !ok {
+		return 0, fmt.Errorf("--hash %q: want signed64, unsigned64, portable63 or bytes", o.hash)
+	}
+	return form, nil
+}
+
+// replay runs the command. Whatever can be found wrong is found before
+// anything is bound, sent or written.
+func replay(ctx context.Context, o replayOptions, std streams) (err error) {
+	form, err := o.check()
+	if err != nil {
+		return err
+	}
+	device, err := chooseDevice(o.device, inventory.List)
+	if err != nil {
+		return err
+	}
+	requests, total, err := openTrace(o.trace, o.limit)
+	if err != nil {
+		return err
+	}
+	defer requests.close()
+	var out *output
+	if o.residentOut != "" {
+		if out, err = createOutput("resident-out", o.residentOut); err != nil {
+			return err
+		}
+		defer out.discard()
+	}
+	r := &replayer{o: o, form: form, std: std, requests: requests, bar: newBar(std.err, total)}
+	r.summary.Device = device
+	defer func() {
+		r.bar.finish()
+		if closeErr := r.close(); err == nil {
+			err = closeErr
+		}
+	}()
+	if err := r.open(ctx); err != nil {
+		return err
+	}
+	if err := r.run(ctx); err != nil {
+		return err
+	}
+	if err := r.settle(ctx); err != nil {
+		return err
+	}
+	r.bar.finish()
+	if out != nil {
+		if err := out.commit(func(w io.Writer) error { return writePatterns(w, r.resident) }); err != nil {
+			return err
+		}
+	}
+	if err := r.summary.print(std.out, o.json); err != nil {
+		return err
+	}
+	if o.hold > 0 && ctx.Err() == nil {
+		wait(ctx, o.hold)
+	}
+	return nil
+}
+
+// wait returns after d or when ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// requestSource reads a trace up to a limit.
+type requestSource struct {
+	*trace.Reader
+	file  *os.File
+	limit int
+	read  int
+}
+
+// openTrace opens a trace. A regular file is read through once, so that a
+// broken line is found before anything happens, and so that the number of
+// requests is known; it is -1 for a pipe.
+func openTrace(path string, limit int) (*requestSource, int, error) {
+	fail := func(err error) (*requestSource, int, error) {
+		return nil, 0, fmt.Errorf("--trace %s: %w", path, bareError(err))
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return fail(err)
+	}
+	total := -1
+	info, err := file.Stat()
+	if err == nil && info.IsDir() {
+		err = errors.New("is a directory")
+	}
+	if err == nil && info.Mode().IsRegular() {
+		s := &requestSource{Reader: trace.NewReader(path, file), limit: limit}
+		for err == nil {
+			_, err = s.next()
+		}
+		total = s.read
+		if err != io.EOF {
+			file.Close()
+			return nil, 0, err // names file and line
+		}
+		_, err = file.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		file.Close()
+		return fail(err)
+	}
+	return &requestSource{Reader: trace.NewReader(path, file), file: file, limit: limit}, total, nil
+}
+
+func (s *requestSource) next() (*trace.Request, error) {
+	if s.limit > 0 && s.read == s.limit {
+		return nil, io.EOF
+	}
+	req, err := s.Next()
+	if err == nil {
+		s.read++
+	}
+	return req, err
+}
+
+func (s *requestSource) close() { s.file.Close() }
+
+// replayer is one run of replay.
+type replayer struct {
+	o        replayOptions
+	form     event.Form
+	std      streams
+	requests *requestSource
+	bar      *bar
+
+	stream    *bindings.Stream // nil with --publisher off
+	publisher *publisher.Publisher
+	manager   *bindings.Manager
+
+	// live are the open sequences, oldest first.
+	live []bindings.SequenceID
+	// The calls take arrays; these have one element and are reused.
+	prompts   [1]bindings.Prompt
+	created   [1]bindings.CreateResult
+	grow      [1]bindings.GrowItem
+	grown     [1]bindings.GrowResult
+	commit    [1]bindings.CommitItem
+	committed [1]bindings.CommitResult
+	release   [1]error
+
+	tokens    []uint32
+	scheduler time.Duration
+	started   time.Time
+
+	summary  summary
+	resident []uint64
+}
+
+// open makes stream, manager and publisher, in the order in which they need
+// each other, and starts the publisher.
+func (r *replayer) open(ctx context.Context) (err error) {
+	config := bindings.Config{
+		TokensPerBlock: r.o.blockSize,
+		CapacityBlocks: r.o.capacity,
+		MaxSequences:   r.o.concurrency + 1,
+	}
+	if r.o.publisher != publisherOff {
+		options := publisher.DefaultOptions()
+		options.Kind = publisher.Kind(r.o.publisher)
+		options.Endpoint = r.o.endpoint
+		options.Topic = r.o.topic
+		options.Hash = r.form
+		options.WaitSubscribers = r.o.waitSubscribers
+		options.ClearOnClose = r.o.clearOnClose
+		options.Warn = func(message string) { r.bar.note("kvcast: warning: " + oneLine(message)) }
+		options.OnBound = r.bound
+		if r.publisher, err = publisher.New(options); err != nil {
+			return err
+		}
+		r.stream, err = bindings.NewStream(bindings.StreamConfig{Form: r.form, MaxEntries: r.o.sinkBlocks})
+		if err != nil {
+			return err
+		}
+		config.Stream = r.stream
+	}
+	if r.manager, err = bindings.NewManager(config); err != nil {
+		return err
+	}
+	if r.publisher == nil {
+		return nil
+	}
+	if err := r.publisher.Attach(r.stream); err != nil {
+		return err
+	}
+	if err := r.publisher.Start(ctx); err != nil {
+		if ctx.Err() != nil {
+			return errors.New("interrupted before the first request")
+		}
+		return err
+	}
+	return nil
+}
+
+// bound tells the endpoint to whoever cannot know it, and to a person.
+func (r *replayer) bound(endpoint string) {
+	if endpoint == "" || endpoint == r.o.endpoint && !r.bar.terminal {
+		return
+	}
+	text := "kvcast: publishing on " + endpoint
+	if n := r.o.waitSubscribers; n > 0 {
+		text += fmt.Sprintf(", waiting for %d subscribers", n)
+	}
+	r.bar.note(text)
+}
+
+// close ends what open began; it may be called in any state.
+func (r *replayer) close() error {
+	var first error
+	keep := func(err error) {
+		if first == nil {
+			first = err
+		}
+	}
+	if r.publisher != nil {
+		keep(r.publisher.Close())
+	}
+	if r.manager != nil {
+		keep(r.releaseDownTo(0))
+		keep(r.manager.Close())
+	}
+	if r.stream != nil {
+		keep(r.stream.Close())
+	}
+	return first
+}
+
+// run serves all requests, or those before an interruption.
+func (r *replayer) run(ctx context.Context) error {
+	r.started = time.Now()
+	for ctx.Err() == nil {
+		req, err := r.requests.next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if r.o.speed > 0 {
+			// A century and more is bounded to what a Duration can hold.
+			at := time.Duration(min(float64(req.TimestampMS)*float64(time.Millisecond)/r.o.speed, 1<<62))
+			if left := at - time.Since(r.started); left > 0 {
+				if wait(ctx, left); ctx.Err() != nil {
+					break
+				}
+			}
+		}
+		if err := r.serve(req); err != nil {
+			return fmt.Errorf("request %d of the trace: %w", req.Index+1, err)
+		}
+		if r.stream != nil {
+			r.stream.Flush()
+		}
+		r.bar.add()
+	}
+	return r.releaseDownTo(0)
+}
+
+// timed runs a call of the allocator on the scheduler's clock.
+func (r *replayer) timed(call func() error) error {
+	begin := time.Now()
+	err := call()
+	r.scheduler += time.Since(begin)
+	return err
+}
+
+// serve takes one request from create to release.
+func (r *replayer) serve(req *trace.Request) error {
+	s := &r.summary
+	r.tokens = trace.AppendPrompt(r.tokens[:0], req)
+	input := len(r.tokens)
+	if r.o.decode {
+		r.tokens = trace.AppendOutput(r.tokens, req)
+	}
+	s.Requests++
+	r.prompts[0] = bindings.Prompt{Tokens: r.tokens[:input]}
+	if err := r.timed(func() error { return r.manager.Create(r.prompts[:], r.created[:]) }); err != nil {
+		return err
+	}
+	if err := r.created[0].Err; err != nil {
+		return err
+	}
+	id, matched := r.created[0].Sequence.ID(), r.created[0].MatchedTokens
+	// All the room is taken at once, so that a request that can never fit is
+	// refused before anything of it has been committed. Which blocks are
+	// evicted is the same as with a second grow for the output: nothing joins
+	// the eviction list in between.
+	refused, err := r.makeRoom(id, len(r.tokens))
+	r.live = append(r.live, id)
+	if err != nil {
+		return err
+	}
+	if refused {
+		s.RefusedRequests++
+		// Only this one: the others stay alive.
+		return r.releaseAt(len(r.live) - 1)
+	}
+	if err := r.commitTokens(id, r.tokens[matched:input]); err != nil {
+		return err
+	}
+	if err := r.commitTokens(id, r.tokens[input:]); err != nil {
+		return err
+	}
+	size := r.o.blockSize
+	s.PromptBlocks += uint64(input / size)
+	s.HitBlocks += uint64(matched / size)
+	s.PromptTokens += uint64(input)
+	s.HitTokens += uint64(matched)
+	s.OutputTokens += uint64(len(r.tokens) - input)
+	s.SequenceBlocks += uint64(len(r.tokens) / size)
+	return r.releaseDownTo(r.o.concurrency - 1)
+}
+
+// makeRoom grows a sequence, ending the oldest ones while there is no room.
+func (r *replayer) makeRoom(id bindings.SequenceID, tokens int) (refused bool, err error) {
+	r.grow[0] = bindings.GrowItem{Sequence: id, CapacityTokens: tokens}
+	for {
+		if err := r.timed(func() error { return r.manager.Grow(r.grow[:], r.grown[:]) }); err != nil {
+			return false, err
+		}
+		switch err := r.grown[0].Err; {
+		case err == nil:
+			return false, nil
+		case errors.Is(err, bindings.ErrNeverFits):
+			return true, nil
+		case errors.Is(err, bindings.ErrNotNow) && len(r.live) > 0:
+			if err := r.releaseAt(0); err != nil {
+				return false, err
+			}
+		default:
+			return false, err
+		}
+	}
+}
+
+func (r *replayer) commitTokens(id bindings.SequenceID, tokens []uint32) error {
+	if len(tokens) == 0 {
+		return nil
+	}
+	r.commit[0] = bindings.CommitItem{Sequence: id, Tokens: tokens}
+	if err := r.timed(func() error { return r.manager.Commit(r.commit[:], r.committed[:]) }); err != nil {
+		return err
+	}
+	return r.committed[0].Err
+}
+
+// releaseDownTo ends the oldest sequences until n are left.
+func (r *replayer) releaseDownTo(n int) error {
+	for len(r.live) > n {
+		if err := r.releaseAt(0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *replayer) releaseAt(i int) error {
+	ids := [1]bindings.SequenceID{r.live[i]}
+	r.live = slices.Delete(r.live, i, i+1)
+	if err := r.timed(func() error { return r.manager.Release(ids[:], r.release[:]) }); err != nil {
+		return err
+	}
+	return r.release[0]
+}
+
+// settle waits until everything is announced and published, and fills in the
+// summary and the resident set.
+func (r *replayer) settle(ctx context.Context) error {
+	s := &r.summary
+	s.Interrupted = ctx.Err() != nil
+	if r.publisher != nil {
+		flush, cancel := ctx, func() {}
+		if s.Interrupted {
+			flush, cancel = context.WithTimeout(context.Background(), interruptedFlush)
+		}
+		err := r.publisher.Flush(flush)
+		cancel()
+		if err != nil && !s.Interrupted && ctx.Err() == nil {
+			return err
+		}
+		s.Interrupted = ctx.Err() != nil
+	}
+	s.WallSeconds = time.Since(r.started).Seconds()
+	s.SchedulerSeconds = r.scheduler.Seconds()
+	if s.SequenceBlocks > 0 {
+		s.NsPerBlock = float64(r.scheduler.Nanoseconds()) / float64(s.SequenceBlocks)
+	}
+	if s.PromptBlocks > 0 {
+		s.HitRate = float64(s.HitBlocks) / float64(s.PromptBlocks)
+	}
+	s.Publisher, s.Hash, s.BlockSize, s.CapacityBlocks = r.o.publisher, r.o.hash, r.o.blockSize, r.o.capacity
+
+	pages, err := r.manager.Stats()
+	if err != nil {
+		return err
+	}
+	s.ResidentBlocks = pages.Blocks
+	if r.publisher == nil {
+		// Without a stream the allocator's own counts take the place of what
+		// has been announced.
+		s.StoredBlocks, s.RemovedBlocks = pages.StoredBlocks, pages.EvictedBlocks
+	} else if err := r.streamFigures(); err != nil {
+		return err
+	}
+	blocks, err := r.manager.Resident(r.form)
+	if err != nil {
+		return err
+	}
+	s.ReusableBlocks = uint64(len(blocks))
+	r.resident = make([]uint64, len(blocks))
+	for i := range blocks {
+		r.resident[i] = blocks[i].Hash
+		if !blocks[i].Announced {
+			s.UnannouncedBlocks++
+		}
+	}
+	slices.Sort(r.resident)
+	return nil
+}
+
+func (r *replayer) streamFigures() error {
+	s := &r.summary
+	events, err := r.stream.Stats()
+	if err != nil {
+		return err
+	}
+	s.StoredBlocks, s.RemovedBlocks = events.StoredBlocks, events.RemovedBlocks
+	s.DeferredBlocks, s.HealedBlocks = events.DeferredBlocks, events.HealedBlocks
+	s.DeferredEvictedBlocks, s.DroppedEvents = events.DeferredEvictedBlocks, events.DroppedEvents
+	sent := r.publisher.Stats()
+	s.Batches, s.Events, s.BytesPublished = sent.PublishedBatches, sent.PublishedEvents, sent.PublishedBytes
+	s.DroppedBatches = sent.DroppedBatches
+	s.Endpoint = r.publisher.Endpoint()
+	s.Epoch = fmt.Sprintf("%016x", r.publisher.Epoch())
+	return nil
+}

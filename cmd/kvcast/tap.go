@@ -1,0 +1,253 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kvcast/kvcast/publisher/subscribe"
+	"github.com/kvcast/kvcast/publisher/wire"
+)
+
+// tapPoll is how often a quiet stream lets go of the socket, to look for
+// signals and for the end of --idle-exit, and to write out what is buffered.
+const tapPoll = 50 * time.Millisecond
+
+// tapOptions are the flags of tap.
+type tapOptions struct {
+	endpoint   string
+	topic      string
+	json       bool
+	verify     bool
+	hash       string
+	mirrorOut  string
+	maxBatches int
+	idleExit   time.Duration
+}
+
+func newTap(std streams) *cobra.Command {
+	var o tapOptions
+	cmd := &cobra.Command{
+		Use:   "tap ENDPOINT",
+		Short: "Decode the event stream of any engine and print it",
+		Long: "Decodes the event stream of any engine (events as maps or arrays) and prints one\n" +
+			"line per event. The publisher need not be there yet. Ends on an interrupt, after\n" +
+			"--max-batches, or after --idle-exit without a message.",
+		Args: exactArgs("ENDPOINT"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.endpoint = args[0]
+			return tap(cmd.Context(), o, std)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.topic, "topic", "", "receive topics with this prefix")
+	f.BoolVar(&o.json, "json", false, "print one JSON object per batch, and one at the end")
+	f.BoolVar(&o.verify, "verify", false, "check the wire contract; the first breach ends the run with exit code 1")
+	f.StringVar(&o.hash, "hash", "", "with --verify: signed64, unsigned64, portable63 or bytes (found out if not given)")
+	f.StringVar(&o.mirrorOut, "mirror-out", "", "write the hashes of all announced blocks to this file at the end")
+	f.IntVar(&o.maxBatches, "max-batches", 0, "end after N batches (0 = never)")
+	f.DurationVar(&o.idleExit, "idle-exit", 0, "end after this time without a message (0 = never)")
+	return cmd
+}
+
+func (o *tapOptions) check() (v subscribe.VerifierOptions, err error) {
+	if o.maxBatches < 0 {
+		return v, fmt.Errorf("--max-batches %d: want at least 0", o.maxBatches)
+	}
+	if o.idleExit < 0 {
+		return v, fmt.Errorf("--idle-exit %s: want 0 or more", o.idleExit)
+	}
+	if o.hash == "" {
+		return v, nil
+	}
+	if !o.verify {
+		return v, errors.New("--hash needs --verify")
+	}
+	if v.Form, v.HasForm = subscribe.ParseForm(o.hash); !v.HasForm {
+		return v, fmt.Errorf("--hash %q: want signed64, unsigned64, portable63 or bytes", o.hash)
+	}
+	return v, nil
+}
+
+func tap(ctx context.Context, o tapOptions, std streams) error {
+	verify, err := o.check()
+	if err != nil {
+		return err
+	}
+	t := &tapper{o: o, out: bufio.NewWriterSize(std.out, 64<<10)}
+	switch {
+	case o.verify:
+		t.verifier = subscribe.NewVerifier(verify)
+		t.mirror = t.verifier.Mirror()
+	case o.mirrorOut != "":
+		t.mirror = subscribe.NewMirror(0)
+	}
+	if t.decoder, err = wire.NewDecoder(wire.Limits{MaxBytes: subscribe.DefaultMaxMessage}); err != nil {
+		return err
+	}
+	var file *output
+	if o.mirrorOut != "" {
+		if file, err = createOutput("mirror-out", o.mirrorOut); err != nil {
+			return err
+		}
+		defer file.discard()
+	}
+	client, err := subscribe.Connect(subscribe.ClientOptions{Endpoint: o.endpoint, Topic: o.topic})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+
+	err = t.run(ctx, client)
+	// A breach is no reason to keep back what was seen before it.
+	if err != nil && !errors.As(err, new(breachError)) {
+		t.out.Flush()
+		return err
+	}
+	if file != nil {
+		patterns := t.mirror.Patterns()
+		if fileErr := file.commit(func(w io.Writer) error { return writePatterns(w, patterns) }); fileErr != nil {
+			return fileErr
+		}
+	}
+	if outErr := t.end(err); outErr != nil {
+		return outErr
+	}
+	return err
+}
+
+// tapper is one run of tap.
+type tapper struct {
+	o        tapOptions
+	out      *bufio.Writer
+	decoder  *wire.Decoder
+	mirror   *subscribe.Mirror   // nil when nobody needs it
+	verifier *subscribe.Verifier // nil without --verify
+	line     []byte              // reused by printing
+
+	totals tapTotals
+	next   uint64
+}
+
+// tapTotals is what has been received; the JSON names are part of the command
+// line's interface.
+type tapTotals struct {
+	Batches       uint64 `json:"batches"`
+	Events        uint64 `json:"events"`
+	StoredBlocks  uint64 `json:"stored_blocks"`
+	RemovedBlocks uint64 `json:"removed_blocks"`
+	Clears        uint64 `json:"clears"`
+	Bytes         uint64 `json:"bytes"`
+	// MissingBatches is the sum of all gaps, Malformed the messages that could
+	// not be read.
+	MissingBatches uint64 `json:"missing_batches"`
+	Malformed      uint64 `json:"malformed"`
+}
+
+func (t *tapper) run(ctx context.Context, client *subscribe.Client) error {
+	last := time.Now()
+	for ctx.Err() == nil {
+		poll := tapPoll
+		if t.o.idleExit > 0 {
+			left := t.o.idleExit - time.Since(last)
+			if left <= 0 {
+				return nil
+			}
+			poll = min(poll, left)
+		}
+		m, err := client.Receive(poll)
+		switch {
+		case errors.Is(err, subscribe.ErrTimeout):
+			// Whoever reads along should not wait for a full buffer.
+			if err := outputError(t.out.Flush()); err != nil {
+				return err
+			}
+			continue
+		case errors.Is(err, subscribe.ErrFrames):
+			last = time.Now()
+			if err := t.malformed(err); err != nil {
+				return err
+			}
+			continue
+		case err != nil:
+			return err
+		}
+		last = time.Now()
+		if err := t.take(m); err != nil {
+			return err
+		}
+		if t.o.maxBatches > 0 && t.totals.Batches >= uint64(t.o.maxBatches) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// malformed deals with a message that cannot be read.
+func (t *tapper) malformed(err error) error {
+	t.totals.Malformed++
+	if t.verifier != nil {
+		return breachError{fmt.Errorf("unreadable message: %w", err)}
+	}
+	return t.printNote("malformed", err.Error())
+}
+
+func (t *tapper) take(m *subscribe.Message) error {
+	if m.Seq == wire.EndSeq && len(m.Payload) == 0 {
+		return t.printNote("restart", "mark of a new publisher life")
+	}
+	batch, err := t.decoder.Decode(m.Payload)
+	if err != nil {
+		return t.malformed(fmt.Errorf("batch %d: %w", m.Seq, err))
+	}
+	if t.totals.Batches > 0 && m.Seq > t.next {
+		t.totals.MissingBatches += m.Seq - t.next
+		if t.verifier == nil {
+			if err := t.printNote("gap", fmt.Sprintf("%d batches are missing before %d", m.Seq-t.next, m.Seq)); err != nil {
+				return err
+			}
+		}
+	}
+	t.next = m.Seq + 1
+	t.count(m, batch)
+	if err := t.printBatch(m, batch); err != nil {
+		return err
+	}
+	switch {
+	case t.verifier != nil:
+		var breach *subscribe.Breach
+		if err := t.verifier.Check(m.Seq, batch); errors.As(err, &breach) {
+			return breachError{breach}
+		} else if err != nil {
+			return err
+		}
+	case t.mirror != nil:
+		return t.mirror.Apply(batch.Events)
+	}
+	return nil
+}
+
+func (t *tapper) count(m *subscribe.Message, b *wire.Batch) {
+	t.totals.Batches++
+	t.totals.Bytes += uint64(len(m.Payload))
+	t.totals.Events += uint64(len(b.Events))
+	for i := range b.Events {
+		switch e := &b.Events[i]; e.Kind {
+		case wire.KindStored:
+			t.totals.StoredBlocks += uint64(len(e.Hashes))
+		case wire.KindRemoved:
+			t.totals.RemovedBlocks += uint64(len(e.Hashes))
+		case wire.KindCleared:
+			t.totals.Clears++
+		}
+	}
+}
