@@ -22,12 +22,6 @@ void UpdateText(Sha256& hash, std::string_view text) {
   hash.Update(text.data(), text.size());
 }
 
-uint64_t LoadBigEndian64(const uint8_t* p) {
-  uint64_t value = 0;
-  for (size_t i = 0; i < 8; ++i) value = value << 8 | p[i];
-  return value;
-}
-
 }  // namespace block_key
 
 void RootKey(const ScopeView& scope, uint8_t out[kKeyBytes]) {
@@ -59,21 +53,6 @@ void BlockKey(const uint8_t parent[kKeyBytes], const uint32_t* tokens, uint32_t 
   hash.Final(out);
 }
 
-uint64_t WireHash(const uint8_t key[kKeyBytes], kvc_hash_form form) {
-  const uint64_t first = block_key::LoadBigEndian64(key);
-  switch (form) {
-    case KVC_HASH_UNSIGNED64:
-      return block_key::LoadBigEndian64(key + kKeyBytes - 8);
-    case KVC_HASH_PORTABLE63: {
-      // Positive for every reader, never 0 and nine bytes long in any msgpack width.
-      const uint64_t value = first >> 1;
-      return value < (uint64_t{1} << 32) ? value | uint64_t{1} << 62 : value;
-    }
-    default:
-      return first;
-  }
-}
-
 ChainHasher::ChainHasher(uint32_t tokens_per_block, const Sha256Kernels& kernels)
     : kernels_(kernels),
       tokens_per_block_(tokens_per_block),
@@ -94,19 +73,19 @@ void ChainHasher::Hash(uint32_t lanes, const uint8_t* const* parents, const uint
 
 void ChainHasher::HashMessages(uint32_t lanes, const uint8_t* const* parents,
                                uint8_t* const* outs) {
-  uint32_t states[kSha256Lanes][8];
   const uint8_t* messages[kSha256Lanes];
+  uint8_t* digests[kSha256Lanes];
+  uint8_t unused[kKeyBytes];
   for (uint32_t lane = 0; lane < kSha256Lanes; ++lane) {
     messages[lane] = messages_.data() + lane * padded_;
-    Sha256Init(states[lane]);
+    digests[lane] = lane < lanes ? outs[lane] : unused;
   }
   for (uint32_t lane = 0; lane < lanes; ++lane) {
     std::memcpy(messages_.data() + lane * padded_, parents[lane], kKeyBytes);
   }
-  const size_t blocks = padded_ / kSha256BlockBytes;
   // Three lanes run as four: the idle one costs less than a second pass.
-  (lanes == 1 ? kernels_.one : lanes == 2 ? kernels_.two : kernels_.four)(states, messages, blocks);
-  for (uint32_t lane = 0; lane < lanes; ++lane) Sha256Write(states[lane], outs[lane]);
+  const Sha256Hash hash = lanes == 1 ? kernels_.one : lanes == 2 ? kernels_.two : kernels_.four;
+  hash(messages, padded_ / kSha256BlockBytes, digests);
 }
 
 }  // namespace kvcast

@@ -181,8 +181,16 @@ void Manager::DetachSink() noexcept {
   sink_.reset();
 }
 
+// The stream may be destroyed at the same moment: whoever comes second finds
+// nothing left to do, and the copy keeps the sink alive meanwhile. Not under
+// the lock: a heal holds the stream's host mutex while it takes ours.
 void Manager::SealSink() noexcept {
-  if (sink_attached_) sink_->Seal();
+  std::shared_ptr<EventSink> sink;
+  {
+    std::unique_lock<WriterFirstMutex> lock(mutex_);
+    if (sink_attached_) sink = sink_;
+  }
+  if (sink != nullptr) sink->Seal();
 }
 
 void Manager::Announce(ParentId parent, const NodeId* nodes, uint32_t count) {

@@ -37,11 +37,7 @@ inline uint32_t LoadBigEndian32(const uint8_t* p) {
 // The lanes are the innermost loop, so that the compiler can keep independent
 // work next to each other (and use vector registers for it).
 template <size_t L>
-void CompressPortable(uint32_t (*states)[8], const uint8_t* const* messages, size_t blocks) {
-  uint32_t h[8][L];
-  for (size_t i = 0; i < 8; ++i) {
-    for (size_t l = 0; l < L; ++l) h[i][l] = states[l][i];
-  }
+void RunPortable(uint32_t (&h)[8][L], const uint8_t* const* messages, size_t blocks) {
   for (size_t block = 0; block < blocks; ++block) {
     uint32_t w[16][L];
     for (size_t i = 0; i < 16; ++i) {
@@ -83,13 +79,36 @@ void CompressPortable(uint32_t (*states)[8], const uint8_t* const* messages, siz
       for (size_t l = 0; l < L; ++l) h[i][l] += s[i][l];
     }
   }
+}
+
+void CompressPortable(uint32_t state[8], const uint8_t* message, size_t blocks) {
+  uint32_t h[8][1];
+  for (size_t i = 0; i < 8; ++i) h[i][0] = state[i];
+  RunPortable<1>(h, &message, blocks);
+  for (size_t i = 0; i < 8; ++i) state[i] = h[i][0];
+}
+
+void StoreBigEndian32(uint8_t* p, uint32_t value) {
+  p[0] = static_cast<uint8_t>(value >> 24);
+  p[1] = static_cast<uint8_t>(value >> 16);
+  p[2] = static_cast<uint8_t>(value >> 8);
+  p[3] = static_cast<uint8_t>(value);
+}
+
+template <size_t L>
+void HashPortable(const uint8_t* const* messages, size_t blocks, uint8_t* const* outs) {
+  uint32_t h[8][L];
   for (size_t i = 0; i < 8; ++i) {
-    for (size_t l = 0; l < L; ++l) states[l][i] = h[i][l];
+    for (size_t l = 0; l < L; ++l) h[i][l] = kInitial[i];
+  }
+  RunPortable<L>(h, messages, blocks);
+  for (size_t i = 0; i < 8; ++i) {
+    for (size_t l = 0; l < L; ++l) StoreBigEndian32(outs[l] + 4 * i, h[i][l]);
   }
 }
 
-constexpr Sha256Kernels kPortableKernels = {"portable", CompressPortable<1>, CompressPortable<2>,
-                                            CompressPortable<4>};
+constexpr Sha256Kernels kPortableKernels = {"portable", CompressPortable, HashPortable<1>,
+                                            HashPortable<2>, HashPortable<4>};
 
 #if defined(KVC_SHA256_X86)
 
@@ -113,23 +132,14 @@ constexpr Sha256Kernels kPortableKernels = {"portable", CompressPortable<1>, Com
   } while (false)
 
 // The instructions want the state as (A B E F) and (C D G H).
-#define KVC_SHA256_READ(i, l)                                                                      \
-  do {                                                                                             \
-    const __m128i cdab =                                                                           \
-        _mm_shuffle_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(&states[l][0])), 0xB1); \
-    const __m128i efgh =                                                                           \
-        _mm_shuffle_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(&states[l][4])), 0x1B); \
-    abef[l] = _mm_alignr_epi8(cdab, efgh, 8);                                                      \
-    cdgh[l] = _mm_blend_epi16(efgh, cdab, 0xF0);                                                   \
-  } while (false)
-
-#define KVC_SHA256_WRITE(i, l)                                                                   \
-  do {                                                                                           \
-    const __m128i feba = _mm_shuffle_epi32(abef[l], 0x1B);                                       \
-    const __m128i dchg = _mm_shuffle_epi32(cdgh[l], 0xB1);                                       \
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(&states[l][0]),                                  \
-                     _mm_blend_epi16(feba, dchg, 0xF0));                                         \
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(&states[l][4]), _mm_alignr_epi8(dchg, feba, 8)); \
+#define KVC_SHA256_READ(source, l)                                                                \
+  do {                                                                                            \
+    const __m128i cdab =                                                                          \
+        _mm_shuffle_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source)), 0xB1);       \
+    const __m128i efgh =                                                                          \
+        _mm_shuffle_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>((source) + 4)), 0x1B); \
+    abef[l] = _mm_alignr_epi8(cdab, efgh, 8);                                                     \
+    cdgh[l] = _mm_blend_epi16(efgh, cdab, 0xF0);                                                  \
   } while (false)
 
 #define KVC_SHA256_SAVE(i, l) \
@@ -170,41 +180,76 @@ constexpr Sha256Kernels kPortableKernels = {"portable", CompressPortable<1>, Com
     KVC_SHA256_ROUNDS(i, l);                                                         \
   } while (false)
 
+#define KVC_SHA256_BLOCKS(blocks)                     \
+  for (size_t block = 0; block < (blocks); ++block) { \
+    __m128i abef_before[L];                           \
+    __m128i cdgh_before[L];                           \
+    __m128i m[4][L];                                  \
+    KVC_SHA256_EACH(KVC_SHA256_SAVE, 0);              \
+    KVC_SHA256_EACH(KVC_SHA256_FIRST, 0);             \
+    KVC_SHA256_EACH(KVC_SHA256_FIRST, 1);             \
+    KVC_SHA256_EACH(KVC_SHA256_FIRST, 2);             \
+    KVC_SHA256_EACH(KVC_SHA256_FIRST, 3);             \
+    KVC_SHA256_EACH(KVC_SHA256_NEXT, 4);              \
+    KVC_SHA256_EACH(KVC_SHA256_NEXT, 5);              \
+    KVC_SHA256_EACH(KVC_SHA256_NEXT, 6);              \
+    KVC_SHA256_EACH(KVC_SHA256_NEXT, 7);              \
+    KVC_SHA256_EACH(KVC_SHA256_NEXT, 8);              \
+    KVC_SHA256_EACH(KVC_SHA256_NEXT, 9);              \
+    KVC_SHA256_EACH(KVC_SHA256_NEXT, 10);             \
+    KVC_SHA256_EACH(KVC_SHA256_NEXT, 11);             \
+    KVC_SHA256_EACH(KVC_SHA256_NEXT, 12);             \
+    KVC_SHA256_EACH(KVC_SHA256_NEXT, 13);             \
+    KVC_SHA256_EACH(KVC_SHA256_NEXT, 14);             \
+    KVC_SHA256_EACH(KVC_SHA256_NEXT, 15);             \
+    KVC_SHA256_EACH(KVC_SHA256_ADD, 0);               \
+  }
+
+// (A B E F) and (C D G H) back to (A B C D) and (E F G H), first word lowest.
+#define KVC_SHA256_UNPACK(l)                              \
+  const __m128i feba = _mm_shuffle_epi32(abef[l], 0x1B);  \
+  const __m128i dchg = _mm_shuffle_epi32(cdgh[l], 0xB1);  \
+  const __m128i abcd = _mm_blend_epi16(feba, dchg, 0xF0); \
+  const __m128i efgh = _mm_alignr_epi8(dchg, feba, 8)
+
+KVC_SHA256_TARGET void CompressShaNi(uint32_t state[8], const uint8_t* message, size_t blocks) {
+  constexpr int L = 1;
+  const uint8_t* const messages[1] = {message};
+  const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+  __m128i abef[L];
+  __m128i cdgh[L];
+  KVC_SHA256_READ(state, 0);
+  KVC_SHA256_BLOCKS(blocks)
+  KVC_SHA256_UNPACK(0);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(state), abcd);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(state + 4), efgh);
+}
+
+// Writes the digest with two wide stores: the next block of the chain loads it
+// at once, and narrow ones could not be forwarded to wide loads.
+#define KVC_SHA256_DIGEST(i, l)                              \
+  do {                                                       \
+    KVC_SHA256_UNPACK(l);                                    \
+    auto* const out = reinterpret_cast<__m128i*>(outs[l]);   \
+    _mm_storeu_si128(out, _mm_shuffle_epi8(abcd, swap));     \
+    _mm_storeu_si128(out + 1, _mm_shuffle_epi8(efgh, swap)); \
+  } while (false)
+
 template <int L>
-KVC_SHA256_TARGET void CompressShaNi(uint32_t (*states)[8], const uint8_t* const* messages,
-                                     size_t blocks) {
+KVC_SHA256_TARGET void HashShaNi(const uint8_t* const* messages, size_t blocks,
+                                 uint8_t* const* outs) {
   static_assert(L == 1 || L == 2 || L == 4);
   const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
   __m128i abef[L];
   __m128i cdgh[L];
-  KVC_SHA256_EACH(KVC_SHA256_READ, 0);
-  for (size_t block = 0; block < blocks; ++block) {
-    __m128i abef_before[L];
-    __m128i cdgh_before[L];
-    __m128i m[4][L];
-    KVC_SHA256_EACH(KVC_SHA256_SAVE, 0);
-    KVC_SHA256_EACH(KVC_SHA256_FIRST, 0);
-    KVC_SHA256_EACH(KVC_SHA256_FIRST, 1);
-    KVC_SHA256_EACH(KVC_SHA256_FIRST, 2);
-    KVC_SHA256_EACH(KVC_SHA256_FIRST, 3);
-    KVC_SHA256_EACH(KVC_SHA256_NEXT, 4);
-    KVC_SHA256_EACH(KVC_SHA256_NEXT, 5);
-    KVC_SHA256_EACH(KVC_SHA256_NEXT, 6);
-    KVC_SHA256_EACH(KVC_SHA256_NEXT, 7);
-    KVC_SHA256_EACH(KVC_SHA256_NEXT, 8);
-    KVC_SHA256_EACH(KVC_SHA256_NEXT, 9);
-    KVC_SHA256_EACH(KVC_SHA256_NEXT, 10);
-    KVC_SHA256_EACH(KVC_SHA256_NEXT, 11);
-    KVC_SHA256_EACH(KVC_SHA256_NEXT, 12);
-    KVC_SHA256_EACH(KVC_SHA256_NEXT, 13);
-    KVC_SHA256_EACH(KVC_SHA256_NEXT, 14);
-    KVC_SHA256_EACH(KVC_SHA256_NEXT, 15);
-    KVC_SHA256_EACH(KVC_SHA256_ADD, 0);
-  }
-  KVC_SHA256_EACH(KVC_SHA256_WRITE, 0);
+  KVC_SHA256_EACH(KVC_SHA256_READ, kInitial);
+  KVC_SHA256_BLOCKS(blocks)
+  KVC_SHA256_EACH(KVC_SHA256_DIGEST, 0);
 }
 
 #undef KVC_SHA256_ADD
+#undef KVC_SHA256_BLOCKS
+#undef KVC_SHA256_DIGEST
 #undef KVC_SHA256_EACH
 #undef KVC_SHA256_FIRST
 #undef KVC_SHA256_NEXT
@@ -212,10 +257,10 @@ KVC_SHA256_TARGET void CompressShaNi(uint32_t (*states)[8], const uint8_t* const
 #undef KVC_SHA256_ROUNDS
 #undef KVC_SHA256_SAVE
 #undef KVC_SHA256_TARGET
-#undef KVC_SHA256_WRITE
+#undef KVC_SHA256_UNPACK
 
-constexpr Sha256Kernels kShaNiKernels = {"sha-ni", CompressShaNi<1>, CompressShaNi<2>,
-                                         CompressShaNi<4>};
+constexpr Sha256Kernels kShaNiKernels = {"sha-ni", CompressShaNi, HashShaNi<1>, HashShaNi<2>,
+                                         HashShaNi<4>};
 
 // By cpuid itself: older compilers' __builtin_cpu_supports does not know "sha".
 bool HasShaNi() {
@@ -252,19 +297,6 @@ const Sha256Kernels& Sha256Best() {
   return fast != nullptr ? *fast : Sha256Portable();
 }
 
-void Sha256Init(uint32_t state[8]) {
-  std::memcpy(state, sha256::kInitial, sizeof sha256::kInitial);
-}
-
-void Sha256Write(const uint32_t state[8], uint8_t out[kSha256Bytes]) {
-  for (size_t i = 0; i < 8; ++i) {
-    out[4 * i] = static_cast<uint8_t>(state[i] >> 24);
-    out[4 * i + 1] = static_cast<uint8_t>(state[i] >> 16);
-    out[4 * i + 2] = static_cast<uint8_t>(state[i] >> 8);
-    out[4 * i + 3] = static_cast<uint8_t>(state[i]);
-  }
-}
-
 void Sha256Pad(uint8_t* buffer, size_t size) {
   const size_t padded = Sha256PaddedBytes(size);
   buffer[size] = 0x80;
@@ -275,7 +307,9 @@ void Sha256Pad(uint8_t* buffer, size_t size) {
   }
 }
 
-Sha256::Sha256(const Sha256Kernels& kernels) : kernels_(kernels) { Sha256Init(state_); }
+Sha256::Sha256(const Sha256Kernels& kernels) : kernels_(kernels) {
+  std::memcpy(state_, sha256::kInitial, sizeof state_);
+}
 
 void Sha256::Update(const void* data, size_t size) {
   const auto* bytes = static_cast<const uint8_t*>(data);
@@ -288,11 +322,10 @@ void Sha256::Update(const void* data, size_t size) {
     size -= take;
     used += take;
     if (used < kSha256BlockBytes) return;
-    const uint8_t* message = buffer_;
-    kernels_.one(&state_, &message, 1);
+    kernels_.compress(state_, buffer_, 1);
   }
   const size_t whole = size / kSha256BlockBytes;
-  if (whole != 0) kernels_.one(&state_, &bytes, whole);
+  if (whole != 0) kernels_.compress(state_, bytes, whole);
   const size_t rest = size % kSha256BlockBytes;
   if (rest != 0) std::memcpy(buffer_, bytes + whole * kSha256BlockBytes, rest);
 }
@@ -309,9 +342,8 @@ void Sha256::Final(uint8_t out[kSha256Bytes]) {
   for (size_t i = 0; i < 8; ++i) {
     tail[padded - 8 + i] = static_cast<uint8_t>(bits >> (56 - 8 * i));
   }
-  const uint8_t* message = tail;
-  kernels_.one(&state_, &message, padded / kSha256BlockBytes);
-  Sha256Write(state_, out);
+  kernels_.compress(state_, tail, padded / kSha256BlockBytes);
+  for (size_t i = 0; i < 8; ++i) sha256::StoreBigEndian32(out + 4 * i, state_[i]);
 }
 
 }  // namespace kvcast

@@ -17,16 +17,17 @@ inline constexpr size_t kSha256Bytes = 32;
 inline constexpr size_t kSha256BlockBytes = 64;
 inline constexpr uint32_t kSha256Lanes = 4;  // at most, side by side
 
-// Runs the compression function over `blocks` consecutive 64-byte blocks of
-// each lane's message; states[lane] is read and written.
-using Sha256Compress = void (*)(uint32_t (*states)[8], const uint8_t* const* messages,
-                                size_t blocks);
+// Runs the compression function over `blocks` consecutive 64-byte blocks.
+using Sha256Compress = void (*)(uint32_t state[8], const uint8_t* message, size_t blocks);
+// Hashes one whole, padded message of `blocks` blocks in each lane.
+using Sha256Hash = void (*)(const uint8_t* const* messages, size_t blocks, uint8_t* const* outs);
 
 struct Sha256Kernels {
   const char* name;
-  Sha256Compress one;   // 1 lane
-  Sha256Compress two;   // 2 lanes
-  Sha256Compress four;  // 4 lanes
+  Sha256Compress compress;
+  Sha256Hash one;   // 1 lane
+  Sha256Hash two;   // 2 lanes
+  Sha256Hash four;  // 4 lanes
 };
 
 // Works everywhere.
@@ -35,11 +36,6 @@ const Sha256Kernels& Sha256Portable();
 const Sha256Kernels* Sha256ShaNi();
 // The fastest of them here; chosen once.
 const Sha256Kernels& Sha256Best();
-
-// The initial hash value.
-void Sha256Init(uint32_t state[8]);
-// Writes the state as 32 big-endian bytes.
-void Sha256Write(const uint32_t state[8], uint8_t out[kSha256Bytes]);
 
 // Bytes of a message of `size` bytes after padding: a multiple of 64.
 [[nodiscard]] constexpr size_t Sha256PaddedBytes(size_t size) {
