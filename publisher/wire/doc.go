@@ -5,12 +5,13 @@
 //
 // A payload is the msgpack array [ts, events, rank]. Each event is a map that
 // begins with the key "type" and then has the keys of its type in a fixed
-// order. docs/wire.md is the contract; numbers such as I1 refer to it.
+// order. Numbers such as I1 are those of the wire contract; [Checker] says what
+// they mean.
 //
 // # Writing
 //
 // [Encoder] is the hot path of a publisher that is attached to an allocator:
-// it appends to a reused buffer, makes no allocation and takes about 34 ns per
+// it appends to a reused buffer, makes no allocation and takes about 27 ns per
 // block of 16 tokens at 8 blocks per event. Integer hashes take 9 bytes each unless
 // [Config].MinimalHashes is set. [EncodeStruct] produces the same bytes with a
 // general msgpack library, for events that a host publishes itself, and is what

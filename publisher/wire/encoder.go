@@ -404,11 +404,17 @@ var tokenForms = func() (t [33]tokenForm) {
 	return t
 }()
 
-// putTokens needs wordSlack bytes more in b than it writes.
+// putTokens needs wordSlack bytes more in b than it writes. Inlined, the loop
+// would keep p on the stack of its large caller, and each token would wait for
+// that store (measured at 8 blocks of 16 tokens: 32 instead of 26 ns per
+// block; finding the width by three comparisons in place of the bit length
+// takes 39).
+//
+//go:noinline
 func putTokens(b []byte, p int, tokens []uint32) int {
 	for _, t := range tokens {
 		f := &tokenForms[bits.Len32(t)]
-		binary.BigEndian.PutUint64(b[p:], (f.prefix|uint64(t))<<(f.shift&63))
+		binary.BigEndian.PutUint64(b[p:p+wordSlack], (f.prefix|uint64(t))<<(f.shift&63))
 		p += int(f.width)
 	}
 	return p

@@ -45,13 +45,11 @@ type vectors struct {
 		Events   []map[string]any `json:"events"`
 	} `json:"full_width_hash_variant"`
 	Frames struct {
-		Topic   string   `json:"topic_utf8"`
-		Seq     uint64   `json:"seq"`
-		Live    []string `json:"live_pub"`
-		End     []string `json:"replay_end_topic_dialect_as_seen_by_dealer"`
-		EndOld  []string `json:"replay_end_legacy_dialect_as_seen_by_dealer"`
-		Replay  []string `json:"replay_reply_topic_dialect_as_seen_by_dealer"`
-		Request []string `json:"replay_request_on_router"`
+		Topic  string   `json:"topic_utf8"`
+		Seq    uint64   `json:"seq"`
+		Live   []string `json:"live_pub"`
+		End    []string `json:"replay_end_topic_dialect_as_seen_by_dealer"`
+		Replay []string `json:"replay_reply_topic_dialect_as_seen_by_dealer"`
 	} `json:"frames"`
 }
 

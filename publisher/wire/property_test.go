@@ -304,7 +304,7 @@ func (l *loose) pick(label string, n int) int { return rapid.IntRange(0, n-1).Dr
 // wide forms from code, of 1, 2 and 4 bytes, of which skip are left out.
 func (l *loose) header(n int, fix byte, fixMax int, code byte, skip int) {
 	least := 0
-	for _, limit := range []int{fixMax, 1 << 8, 1 << 16}[:3] {
+	for _, limit := range [...]int{fixMax, 1 << 8, 1 << 16} {
 		if n >= limit {
 			least++
 		}
