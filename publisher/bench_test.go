@@ -161,3 +161,99 @@ func BenchmarkPublish(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkAllocatorToSubscriber commits new chains of 64 blocks in a full pool
+// (each evicts as many), and ends when the subscriber on loopback TCP has the
+// last of their events: commit, record, drain with SHA-256, encode, send.
+func BenchmarkAllocatorToSubscriber(b *testing.B) {
+	const tokensPerBlock, blocks, capacity = 16, 64, 20000
+	stream, err := bindings.NewStream(bindings.StreamConfig{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer stream.Close()
+	manager, err := bindings.NewManager(bindings.Config{CapacityBlocks: capacity, Stream: stream})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer manager.Close()
+	o := DefaultOptions()
+	o.Endpoint, o.WaitSubscribers, o.Topic = "tcp://127.0.0.1:0", 1, "kv"
+	bound := make(chan string, 1)
+	o.OnBound = func(endpoint string) { bound <- endpoint }
+	p := mustNew(b, o)
+	if err := p.Attach(stream); err != nil {
+		b.Fatal(err)
+	}
+	started := make(chan error, 1)
+	go func() { started <- p.Start(context.Background()) }()
+	s := newSubscriber(b, nil).connect(<-bound, "kv")
+	if err := <-started; err != nil {
+		b.Fatal(err)
+	}
+	var received atomic.Uint64 // batches
+	var wanted atomic.Uint64
+	wanted.Store(1 << 62)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for received.Load() < wanted.Load() {
+			for more := true; more; {
+				if _, err := s.socket.RecvBytes(0); err != nil {
+					return
+				}
+				more, _ = s.socket.GetRcvmore()
+			}
+			received.Add(1)
+		}
+	}()
+
+	tokens := make([]uint32, tokensPerBlock*blocks)
+	next := uint64(0)
+	commit := func() {
+		for i := range tokens {
+			next++
+			tokens[i] = uint32((next*0x9e3779b97f4a7c15)>>40) % 128256
+		}
+		seq, err := manager.Open(bindings.Prompt{Tokens: tokens})
+		if err == nil {
+			_, err = seq.Grow(len(tokens))
+		}
+		if err == nil {
+			_, err = seq.Commit(tokens)
+		}
+		if err == nil {
+			err = seq.Release()
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		stream.Flush()
+	}
+	for range capacity / blocks {
+		commit()
+	}
+	mustFlush(b, p)
+	before, _ := stream.Stats()
+	begin := time.Now() // b.Loop stops its clock before the last event is there
+	for b.Loop() {
+		commit()
+		// A queue of the socket that overflows would drop; wait instead.
+		for p.Stats().PublishedBatches > received.Load()+50000 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	mustFlush(b, p)
+	wanted.Store(p.Stats().NextSeq)
+	for received.Load() < wanted.Load() {
+		time.Sleep(100 * time.Microsecond)
+	}
+	elapsed := time.Since(begin)
+	p.Close() // the last clear lets a receiver that waits see the end
+	<-done
+	after, _ := stream.Stats()
+	stored := after.DrainedStoredBlocks - before.DrainedStoredBlocks
+	b.ReportMetric(float64(stored)/elapsed.Seconds(), "blocks/s")
+	b.ReportMetric(float64(elapsed.Nanoseconds())/float64(stored), "ns/block")
+	b.ReportMetric(float64(after.DeferredBlocks-before.DeferredBlocks)/float64(stored), "deferred-share")
+}

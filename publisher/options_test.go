@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	zmq "github.com/pebbe/zmq4"
 
@@ -84,7 +85,7 @@ func TestRefusedOptions(t *testing.T) {
 			if e.Key != c.key || e.Value != c.value {
 				t.Errorf("key %q value %q, want %q %q (%v)", e.Key, e.Value, c.key, c.value, err)
 			}
-			if strings.ContainsAny(err.Error(), "\n\x00\xff") {
+			if line := err.Error(); strings.ContainsAny(line, "\n\x00") || !utf8.ValidString(line) {
 				t.Errorf("not one clean line: %q", err)
 			}
 		})
@@ -200,4 +201,47 @@ func TestAttachChecks(t *testing.T) {
 	if err := p.Attach(src); !errors.Is(err, ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
+}
+
+// Whatever the text, validation gives a verdict that is the same for every
+// rank, and what it accepts keeps the promises of the rules.
+func FuzzEndpoint(f *testing.F) {
+	for _, text := range []string{
+		"tcp://127.0.0.1:5557", "tcp://*:*", "tcp://[::1]:0", "ipc:///tmp/kv", "inproc://kv", "tcp://h:65530", "",
+		"tcp://[fe80::1%lo]:1", "ipc://*", "TCP://h:1", "tcp://:1", "tcp://h:", "tcp://h:00001",
+	} {
+		f.Add(text, uint8(8))
+	}
+	f.Fuzz(func(t *testing.T, text string, size uint8) {
+		ranks := int(size) + 1
+		seen := make(map[string]bool)
+		first, firstErr := parseEndpoint(text, 0, ranks)
+		for rank := range ranks {
+			e, err := parseEndpoint(text, rank, ranks)
+			if (err == nil) != (firstErr == nil) {
+				t.Fatalf("rank %d: %v, rank 0: %v", rank, err, firstErr)
+			}
+			if err != nil {
+				if err.Key != "endpoint" || err.Value != text || err.Detail == "" {
+					t.Fatalf("%+v", err)
+				}
+				continue
+			}
+			wild := e.scheme == schemeTCP && e.port == 0
+			if seen[e.String()] && !wild {
+				t.Fatalf("rank %d has the endpoint of another rank: %s", rank, e)
+			}
+			seen[e.String()] = true
+			switch e.scheme {
+			case schemeTCP:
+				if !wild && e.port != first.port+rank || e.port > 65535 || e.host == "" {
+					t.Fatalf("%+v", e)
+				}
+			case schemeIPC:
+				if len(e.name) == 0 || len(e.name) > maxIPCPath {
+					t.Fatalf("%+v", e)
+				}
+			}
+		}
+	})
 }

@@ -961,3 +961,109 @@ func TestConcurrentUse(t *testing.T) {
 		lastSeq, lastTS = int64(m.seq), m.batch.TS
 	}
 }
+
+// Everything at once, from every state: nothing hangs, panics or leaks, and
+// whoever comes too late or too early gets the error that says so.
+func TestLifecycleRaces(t *testing.T) {
+	o := localOptions(t)
+	for i := range 100 {
+		p := mustNew(t, o)
+		if i%2 == 0 {
+			p.newTransport = func() transport { return &fakeTransport{} }
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		barrier := make(chan struct{})
+		var users sync.WaitGroup
+		for _, use := range []func() error{
+			func() error { return p.Start(ctx) },
+			func() error { return p.Start(ctx) },
+			func() error { return p.Publish(removal(1)) },
+			func() error { return p.Flush(ctx) },
+			func() error { p.Stats(); p.Endpoint(); return nil },
+			func() error { return p.Close() },
+			func() error { return p.Close() },
+			func() error {
+				if i%3 == 0 {
+					cancel()
+				}
+				return nil
+			},
+		} {
+			users.Add(1)
+			go func() {
+				defer users.Done()
+				<-barrier
+				if err := use(); err != nil && !errors.Is(err, ErrClosed) &&
+					!errors.Is(err, ErrNotStarted) && !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			}()
+		}
+		close(barrier)
+		users.Wait()
+		cancel()
+		st := p.Stats()
+		checkBalance(t, st, true)
+		if st.State != StateClosed {
+			t.Errorf("state %s", st.State)
+		}
+	}
+}
+
+// The clock may be set back; the time of a batch is never below the last one.
+func TestTimeNeverGoesBack(t *testing.T) {
+	p := mustNew(t, localOptions(t))
+	encoder, err := wire.NewEncoder(wire.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &owner{p: p, s: p.settings, transport: &fakeTransport{}, encode: true, encoder: encoder}
+	var times []float64
+	for _, now := range []int64{1000, 2000, 500, 1999, 2001} {
+		o.send(0, clearEvents, time.Unix(now, 0), true)
+		b, err := wire.Decode(o.buffer, wire.Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		times = append(times, b.TS)
+	}
+	if want := []float64{1000, 2000, 2000, 2000, 2001}; !slices.Equal(times, want) {
+		t.Errorf("times %v, want %v", times, want)
+	}
+}
+
+// What the host's encoder writes for the first batch is what the hot encoder
+// writes for the same events, so both sources look the same to a reader.
+func TestBothPathsWriteTheSame(t *testing.T) {
+	for _, minimal := range []bool{false, true} {
+		var payloads [2][]byte
+		for i, hot := range []bool{true, false} {
+			o := localOptions(t)
+			o.MinimalHashes, o.Rank, o.Ranks = minimal, 3, 4
+			p := mustNew(t, o)
+			config := wire.Config{MinimalHashes: minimal}
+			encoder, err := wire.NewEncoder(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			k := &keep{}
+			w := &owner{p: p, s: p.settings, transport: k, encode: true, encoder: encoder, config: config}
+			w.send(7, []event.Event{chain(5, 3), removal(5, 1<<63)}, time.Unix(9, 0), hot)
+			payloads[i] = k.payload
+		}
+		if len(payloads[0]) == 0 || !slices.Equal(payloads[0], payloads[1]) {
+			t.Errorf("%x\n%x", payloads[0], payloads[1])
+		}
+	}
+}
+
+// keep remembers the last payload.
+type keep struct {
+	fakeTransport
+	payload []byte
+}
+
+func (k *keep) send(_, payload []byte) error {
+	k.payload = slices.Clone(payload)
+	return nil
+}
