@@ -34,7 +34,7 @@ type Stream struct {
 	// stays visibly empty while its successor is in use.
 	batches [2]Batch
 	next    int
-	view    cgo.BorrowedBatch
+	view    *cgo.BorrowedBatch // an allocation of its own, as cgo's pointer check wants
 	names   map[string]string
 	err     cgo.Error
 }
@@ -58,6 +58,7 @@ func NewStream(config StreamConfig) (*Stream, error) {
 		raw:   handle,
 		form:  config.Form,
 		wake:  make(chan struct{}, 1),
+		view:  new(cgo.BorrowedBatch),
 		names: make(map[string]string),
 	}
 	s.changed.L = &s.mu
@@ -117,7 +118,7 @@ func (s *Stream) Drain(maxEvents, maxBlocks int) (*Batch, error) {
 	s.mu.Unlock()
 
 	var err error
-	status := s.raw.Drain(uint64(maxEvents), uint64(maxBlocks), &s.view, &s.err)
+	status := s.raw.Drain(uint64(maxEvents), uint64(maxBlocks), s.view, &s.err)
 	switch status {
 	case cgo.OK:
 		s.fill(b)
@@ -274,8 +275,8 @@ func (s *Stream) fill(b *Batch) {
 	raw := s.view.Events()
 	hashes, tokens := s.view.Hashes(), s.view.Tokens()
 	scopes, text := s.view.Scopes(), s.view.Strings()
-	digests := cgo.Digests[event.Digest](&s.view)
-	parents := cgo.ParentDigests[event.Digest](&s.view)
+	digests := cgo.Digests[event.Digest](s.view)
+	parents := cgo.ParentDigests[event.Digest](s.view)
 
 	// Counted first: events point into these slices, which must not move.
 	stored, removed := 0, 0

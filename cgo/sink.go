@@ -139,7 +139,8 @@ func ParentDigests[T ~[32]byte](b *BorrowedBatch) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(b.parentDigests)), b.eventCount)
 }
 
-// Drain drains one batch into out.
+// Drain drains one batch into out, which must be an allocation of its own: cgo
+// checks that no Go pointer stands beside the pointers that the struct holds.
 func (s Stream) Drain(maxEvents, maxBlocks uint64, out *BorrowedBatch, err *Error) Status {
 	return Status(C.kvc_stream_drain(s.c, C.uint64_t(maxEvents), C.uint64_t(maxBlocks),
 		(*C.kvc_borrowed_batch)(unsafe.Pointer(out)), err.c()))

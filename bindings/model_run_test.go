@@ -1,0 +1,853 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package bindings_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/kvcast/kvcast/bindings"
+	"github.com/kvcast/kvcast/bindings/event"
+)
+
+// wireKey is how a block is named on the wire: by hash or, with Bytes, by digest.
+type wireKey struct {
+	hash   uint64
+	digest event.Digest
+}
+
+func keyOnWire(digest event.Digest, form event.Form) wireKey {
+	if form == event.Bytes {
+		return wireKey{digest: digest}
+	}
+	return wireKey{hash: wireHash(digest, form)}
+}
+
+// mirror is what a subscriber knows: it is built from events alone, and each
+// event is judged by what the model knows of the blocks that ever existed.
+type mirror struct {
+	form     event.Form
+	maxRun   int
+	blocks   map[wireKey]wireKey // to the parent; the zero key is the root
+	children map[wireKey]int
+	known    map[wireKey]*mKnown
+}
+
+func newMirror(form event.Form, maxRun int) *mirror {
+	return &mirror{
+		form:     form,
+		maxRun:   maxRun,
+		blocks:   map[wireKey]wireKey{},
+		children: map[wireKey]int{},
+		known:    map[wireKey]*mKnown{},
+	}
+}
+
+// learn tells the mirror's judge of blocks the model has stored.
+func (w *mirror) learn(m *model) {
+	for digest, k := range m.known {
+		w.known[keyOnWire(digest, w.form)] = k
+	}
+}
+
+func (w *mirror) keys(hashes []uint64, digests []event.Digest) ([]wireKey, error) {
+	if w.form == event.Bytes && len(hashes) != 0 || w.form != event.Bytes && len(digests) != 0 {
+		return nil, fmt.Errorf("%d hashes and %d digests in form %d", len(hashes), len(digests), w.form)
+	}
+	var keys []wireKey
+	for _, h := range hashes {
+		keys = append(keys, wireKey{hash: h})
+	}
+	for _, d := range digests {
+		keys = append(keys, wireKey{digest: d})
+	}
+	if len(keys) == 0 {
+		return nil, errors.New("an event without hashes")
+	}
+	return keys, nil
+}
+
+// apply applies one event and says what is wrong with it.
+func (w *mirror) apply(e event.Event, blockSize int) error {
+	switch e := e.(type) {
+	case *event.BlockStored:
+		keys, err := w.keys(e.Hashes, e.Digests)
+		if err != nil {
+			return err
+		}
+		if w.maxRun > 0 && len(keys) > w.maxRun {
+			return fmt.Errorf("%d blocks in one event, the limit is %d", len(keys), w.maxRun)
+		}
+		if int(e.BlockSize) != blockSize || len(e.Tokens) != len(keys)*blockSize {
+			return fmt.Errorf("block size %d and %d tokens for %d blocks", e.BlockSize, len(e.Tokens),
+				len(keys))
+		}
+		if !e.HasMedium || e.Medium != "GPU" || e.Extra != nil {
+			return fmt.Errorf("medium %q, extra %v", e.Medium, e.Extra)
+		}
+		parent := wireKey{}
+		if e.HasParent {
+			parent = wireKey{e.ParentHash, e.ParentDigest}
+			if _, ok := w.blocks[parent]; !ok {
+				return fmt.Errorf("stored under %x, which is not announced", parent)
+			}
+		}
+		for i, key := range keys {
+			k := w.known[key]
+			if k == nil {
+				return fmt.Errorf("stored %x, which never existed", key)
+			}
+			expected := wireKey{}
+			if !k.isRoot {
+				expected = keyOnWire(k.parent, w.form)
+			}
+			if parent != expected {
+				return fmt.Errorf("stored %x under %x instead of %x", key, parent, expected)
+			}
+			if got := e.Tokens[i*blockSize:][:blockSize]; !slices.Equal(got, k.tokens) {
+				return fmt.Errorf("stored %x with tokens %v instead of %v", key, got, k.tokens)
+			}
+			if _, ok := w.blocks[key]; ok {
+				return fmt.Errorf("stored %x, which is announced already", key)
+			}
+			if err := checkLoRA(e, k.scope.scope); err != nil {
+				return err
+			}
+			w.blocks[key] = parent
+			w.children[parent]++
+			parent = key
+		}
+	case *event.BlockRemoved:
+		keys, err := w.keys(e.Hashes, e.Digests)
+		if err != nil {
+			return err
+		}
+		for _, key := range keys {
+			parent, ok := w.blocks[key]
+			if !ok {
+				return fmt.Errorf("removed %x, which is not announced", key)
+			}
+			if w.children[key] != 0 {
+				return fmt.Errorf("removed %x before its children", key)
+			}
+			delete(w.blocks, key)
+			w.children[parent]--
+		}
+	case *event.AllBlocksCleared:
+		clear(w.blocks)
+		clear(w.children)
+	default:
+		return fmt.Errorf("an event of type %T", e)
+	}
+	return nil
+}
+
+// checkLoRA: names are exact; under a name the id is the one of whoever opened
+// the root first, so any id that goes with the name will do.
+func checkLoRA(e *event.BlockStored, s *bindings.Scope) error {
+	name, id := "", (*uint64)(nil)
+	if s != nil {
+		name, id = s.LoRAName, s.LoRAID
+	}
+	if e.LoRAName != name {
+		return fmt.Errorf("LoRA name %q instead of %q", e.LoRAName, name)
+	}
+	if name != "" {
+		return nil
+	}
+	if e.HasLoRAID != (id != nil) || id != nil && e.LoRAID != *id {
+		return fmt.Errorf("LoRA id %d, %v", e.LoRAID, e.HasLoRAID)
+	}
+	return nil
+}
+
+func u64(v uint64) *uint64 { return &v }
+
+// modelScopes hold every part, and two that share their blocks.
+func modelScopes() []*mScope {
+	var scopes []*mScope
+	for _, s := range []*bindings.Scope{
+		nil,
+		{LoRAID: u64(7)},
+		{LoRAID: u64(0)},
+		{Salt: u64(5), SaltBytes: []byte{0, 255}},
+		{LoRAName: "adapter", LoRAID: u64(7)},
+		{LoRAName: "adapter", LoRAID: u64(9)},
+	} {
+		scopes = append(scopes, &mScope{s, rootKey(s)})
+	}
+	return scopes
+}
+
+// lockstep runs the model and the manager side by side.
+type lockstep struct {
+	t       *rapid.T
+	m       *model
+	manager *bindings.Manager
+	stream  *bindings.Stream
+	mirror  *mirror
+	scopes  []*mScope
+	ample   bool // the record buffer is large: nothing may ever be deferred
+	stale   []bindings.SequenceID
+	steps   *int
+}
+
+func newLockstep(t *rapid.T, steps *int) *lockstep {
+	blockSize := rapid.SampledFrom([]int{1, 2, 3, 5}).Draw(t, "block size")
+	total := rapid.IntRange(1, 24).Draw(t, "pages")
+	maxSequences := rapid.IntRange(1, 6).Draw(t, "max sequences")
+	entries := rapid.SampledFrom([]int{1, 4, 4, 4, 16, 50000}).Draw(t, "entries")
+	form := event.Form(rapid.IntRange(0, 3).Draw(t, "form"))
+	maxRun := rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "blocks per event")
+	seed := rapid.Uint64Min(1).Draw(t, "seed")
+
+	stream, err := bindings.NewStream(bindings.StreamConfig{
+		Form: form, MaxEntries: entries, MaxBlocksPerEvent: maxRun,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	manager, err := bindings.NewManager(bindings.Config{
+		TokensPerBlock: blockSize, CapacityBlocks: total, MaxSequences: maxSequences,
+		PageBytes: 16, Seed: seed, Poison: true, Stream: stream,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lockstep{
+		t:       t,
+		m:       newModel(blockSize, total, maxSequences),
+		manager: manager,
+		stream:  stream,
+		mirror:  newMirror(form, maxRun),
+		scopes:  modelScopes(),
+		ample:   entries == 50000,
+		steps:   steps,
+	}
+	for range rapid.IntRange(0, 3).Draw(t, "device streams") {
+		l.newDeviceStream()
+	}
+	return l
+}
+
+func (l *lockstep) newDeviceStream() {
+	id, err := l.manager.NewDeviceStream()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if l.m.streams[id] != nil {
+		l.t.Fatalf("device stream id %d used twice", id)
+	}
+	l.m.streams[id] = &mStream{open: true}
+	l.m.order = append(l.m.order, id)
+}
+
+func (l *lockstep) openStreams() []bindings.DeviceStream {
+	open := []bindings.DeviceStream{0}
+	for _, id := range l.m.order {
+		if l.m.streams[id].open {
+			open = append(open, id)
+		}
+	}
+	return open
+}
+
+// same fails unless the error is of the expected kind.
+func (l *lockstep) same(what string, got, want error) {
+	l.t.Helper()
+	if want == nil && got != nil || want != nil && !errors.Is(got, want) {
+		l.t.Fatalf("%s: error %v, the model says %v", what, got, want)
+	}
+}
+
+func (l *lockstep) equal(what string, got, want any) {
+	l.t.Helper()
+	if got != want {
+		l.t.Fatalf("%s: %v, the model says %v", what, got, want)
+	}
+}
+
+// waits compares fences. Positions are the device's own business, so only the
+// streams are compared, and that none has been reached yet.
+func (l *lockstep) waits(what string, got []bindings.Fence, want []mFence) {
+	l.t.Helper()
+	var gotStreams, wantStreams []bindings.DeviceStream
+	for _, f := range got {
+		gotStreams = append(gotStreams, f.Stream)
+	}
+	for _, f := range want {
+		wantStreams = append(wantStreams, f.stream)
+	}
+	slices.Sort(gotStreams)
+	slices.Sort(wantStreams)
+	if !slices.Equal(gotStreams, wantStreams) {
+		l.t.Fatalf("%s: waits for streams %v, the model says %v", what, gotStreams, wantStreams)
+	}
+	done := make([]bool, len(got))
+	l.same("query fences", l.manager.FencesReached(got, done), nil)
+	if slices.Contains(done, true) {
+		l.t.Fatalf("%s: waits for a fence that has been reached: %v %v", what, got, done)
+	}
+}
+
+// pageTokens writes the marker of a block or scribbles on a private page.
+func (l *lockstep) hostFill(s *mSequence, page *mPage, value uint64) {
+	l.same("host fill", l.manager.HostFill(s.stream, []bindings.Fill{{Page: page.id, Value: value}}), nil)
+	l.m.fill(s.stream)
+}
+
+func marker(key event.Digest) uint64 { return binary.BigEndian.Uint64(key[8:]) }
+
+// sequence compares everything that can be read of one sequence, and learns
+// the ids of pages that are new.
+func (l *lockstep) sequence(s *mSequence) {
+	l.t.Helper()
+	info, err := l.manager.Info(s.id)
+	l.same("info", err, nil)
+	l.equal("info", info, bindings.SequenceInfo{
+		CommittedTokens: s.committed,
+		MatchedTokens:   s.matched,
+		CapacityTokens:  len(s.pages) * l.m.blockSize,
+		DeviceStream:    s.stream,
+		Blocks:          len(s.pages),
+		Detached:        s.epoch != l.m.epoch,
+	})
+	pages, err := l.manager.Pages(s.id, nil)
+	l.same("pages", err, nil)
+	l.equal("pages", len(pages), len(s.pages))
+	for i, p := range s.pages {
+		if l.m.owner[pages[i]] == nil && p.holders == 1 && p.block == nil && !l.owned(p) {
+			p.id = pages[i]
+			l.m.owner[p.id] = p
+		}
+		if l.m.owner[pages[i]] != p {
+			l.t.Fatalf("block %d of sequence %d is in page %d, which belongs to another", i, s.id,
+				pages[i])
+		}
+	}
+}
+
+func (l *lockstep) owned(p *mPage) bool { return l.m.owner[p.id] == p }
+
+// ------------------------------------------------------------------- actions
+
+func (l *lockstep) drawPrompt(t *rapid.T) (*mScope, []uint32) {
+	scope := l.scopes[rapid.SampledFrom([]int{0, 0, 0, 1, 2, 3, 4, 5}).Draw(t, "scope")]
+	var tokens []uint32
+	if n := len(l.m.sequences); n > 0 && rapid.Bool().Draw(t, "continue") {
+		s := l.m.sequences[rapid.IntRange(0, n-1).Draw(t, "of")]
+		scope = s.scope
+		tokens = slices.Clone(s.tokens[:rapid.IntRange(0, len(s.tokens)).Draw(t, "keep")])
+	}
+	more := rapid.SliceOfN(rapid.Uint32Range(0, 1), 0, 4*l.m.blockSize).Draw(t, "tokens")
+	return scope, append(tokens, more...)
+}
+
+func (l *lockstep) create(t *rapid.T) {
+	prompts := make([]bindings.Prompt, rapid.IntRange(1, 3).Draw(t, "prompts"))
+	scopes := make([]*mScope, len(prompts))
+	for i := range prompts {
+		scope, tokens := l.drawPrompt(t)
+		scopes[i] = scope
+		prompts[i] = bindings.Prompt{
+			Tokens:       tokens,
+			Scope:        scope.scope,
+			MustCompute:  rapid.IntRange(0, 3).Draw(t, "must compute"),
+			DeviceStream: rapid.SampledFrom(l.openStreams()).Draw(t, "device stream"),
+		}
+	}
+	out := make([]bindings.CreateResult, len(prompts))
+	l.same("create", l.manager.Create(prompts, out), nil)
+	for i, p := range prompts {
+		s, waits := l.m.create(scopes[i], p.Tokens, p.MustCompute, p.DeviceStream)
+		if s == nil {
+			l.same("create", out[i].Err, bindings.ErrNotNow)
+			continue
+		}
+		l.same("create", out[i].Err, nil)
+		s.id = out[i].Sequence.ID()
+		l.equal("matched tokens", out[i].MatchedTokens, s.matched)
+		// The model's device has not changed since the first prompt's turn.
+		l.waits("create", out[i].Waits, waits)
+		if s.stream != 0 {
+			l.same("stream wait", l.manager.StreamWait(s.stream, out[i].Waits), nil)
+			l.m.streamWait(s.stream, waits)
+		}
+		l.sequence(s)
+	}
+}
+
+func (l *lockstep) probe(t *rapid.T) {
+	prompts := make([]bindings.Prompt, rapid.IntRange(1, 3).Draw(t, "prompts"))
+	want := make([]int, len(prompts))
+	for i := range prompts {
+		scope, tokens := l.drawPrompt(t)
+		must := rapid.IntRange(0, 3).Draw(t, "must compute")
+		prompts[i] = bindings.Prompt{Tokens: tokens, Scope: scope.scope, MustCompute: must}
+		want[i] = len(l.m.match(scope, tokens, must)) * l.m.blockSize
+	}
+	out := make([]bindings.ProbeResult, len(prompts))
+	l.same("probe", l.manager.Probe(prompts, out), nil)
+	for i := range out {
+		l.equal("probe", out[i], bindings.ProbeResult{MatchedTokens: want[i]})
+	}
+}
+
+// pick draws an open sequence or skips the action.
+func (l *lockstep) pick(t *rapid.T) *mSequence {
+	if len(l.m.sequences) == 0 {
+		t.Skip("no sequence is open")
+	}
+	return l.m.sequences[rapid.IntRange(0, len(l.m.sequences)-1).Draw(t, "sequence")]
+}
+
+func (l *lockstep) grow(t *rapid.T) {
+	s := l.pick(t)
+	capacity := s.committed + rapid.IntRange(0, 8*l.m.blockSize).Draw(t, "room")
+	if rapid.IntRange(0, 30).Draw(t, "never") == 30 {
+		capacity = l.m.total*l.m.blockSize + 1
+	}
+	l.growTo(s, capacity)
+}
+
+func (l *lockstep) growTo(s *mSequence, capacity int) bool {
+	out := make([]bindings.GrowResult, 1)
+	l.same("grow", l.manager.Grow([]bindings.GrowItem{{Sequence: s.id, CapacityTokens: capacity}}, out), nil)
+	want := l.m.grow(s, capacity)
+	r := out[0]
+	l.same("grow", r.Err, want.err)
+	l.equal("added pages", r.AddedPages, want.added)
+	l.equal("evicted blocks", r.EvictedBlocks, want.evicted)
+	if r.LeavingPages < want.leavingMin || r.LeavingPages > want.leavingMax {
+		l.t.Fatalf("%d leaving pages, the model says %d to %d", r.LeavingPages, want.leavingMin,
+			want.leavingMax)
+	}
+	l.sequence(s)
+	return r.Err == nil
+}
+
+func (l *lockstep) commit(t *rapid.T) {
+	s := l.pick(t)
+	room := len(s.pages)*l.m.blockSize - s.committed
+	n := rapid.IntRange(0, room).Draw(t, "count")
+	if rapid.IntRange(0, 30).Draw(t, "too many") == 30 {
+		n = room + 1
+	}
+	l.commitTokens(s, rapid.SliceOfN(rapid.Uint32Range(0, 1), n, n).Draw(t, "tokens"))
+}
+
+func (l *lockstep) commitTokens(s *mSequence, tokens []uint32) {
+	// The fake engine computes the blocks that become full: their pages get a
+	// mark that follows from the key.
+	if s.committed+len(tokens) <= len(s.pages)*l.m.blockSize {
+		all := append(slices.Clone(s.tokens), tokens...)
+		key := s.scope.root
+		for i := 0; (i+1)*l.m.blockSize <= len(all); i++ {
+			key = blockKey(key, all[i*l.m.blockSize:][:l.m.blockSize])
+			if i >= s.committed/l.m.blockSize {
+				l.hostFill(s, s.pages[i], marker(key))
+			}
+		}
+	}
+	out := make([]bindings.CommitResult, 1)
+	l.same("commit", l.manager.Commit([]bindings.CommitItem{{Sequence: s.id, Tokens: tokens}}, out), nil)
+	r := out[0]
+	want := l.m.commit(s, tokens)
+	l.same("commit", r.Err, want.err)
+	l.equal("first changed block", r.FirstChangedBlock, want.firstChanged)
+	l.equal("stored blocks", r.StoredBlocks, want.stored)
+	l.equal("deduplicated blocks", r.DeduplicatedBlocks, want.deduplicated)
+	if want.err == nil {
+		l.equal("committed tokens", r.CommittedTokens, s.committed)
+	}
+	l.waits("commit", r.Waits, want.waits)
+	if s.stream != 0 {
+		l.same("stream wait", l.manager.StreamWait(s.stream, r.Waits), nil)
+		l.m.streamWait(s.stream, want.waits)
+	}
+	l.mirror.learn(l.m)
+	l.sequence(s)
+}
+
+// request is what an engine does all day: create, grow, commit the rest, and
+// sometimes release.
+func (l *lockstep) request(t *rapid.T) {
+	if len(l.m.sequences) >= l.m.maxSequences {
+		t.Skip("too many are open")
+	}
+	scope, tokens := l.drawPrompt(t)
+	stream := rapid.SampledFrom(l.openStreams()).Draw(t, "device stream")
+	out := make([]bindings.CreateResult, 1)
+	l.same("create", l.manager.Create([]bindings.Prompt{
+		{Tokens: tokens, Scope: scope.scope, DeviceStream: stream}}, out), nil)
+	s, waits := l.m.create(scope, tokens, 0, stream)
+	l.same("create", out[0].Err, nil)
+	s.id = out[0].Sequence.ID()
+	l.waits("create", out[0].Waits, waits)
+	if stream != 0 {
+		l.same("stream wait", l.manager.StreamWait(stream, out[0].Waits), nil)
+		l.m.streamWait(stream, waits)
+	}
+	l.sequence(s)
+	if l.growTo(s, len(tokens)) {
+		l.commitTokens(s, tokens[s.committed:])
+	}
+	if rapid.Bool().Draw(t, "release") {
+		l.releaseAll([]*mSequence{s})
+	}
+}
+
+// scribble leaves late writes behind on pages that are not committed.
+func (l *lockstep) scribble(t *rapid.T) {
+	s := l.pick(t)
+	for i := s.committed / l.m.blockSize; i < len(s.pages); i++ {
+		l.hostFill(s, s.pages[i], rapid.Uint64().Draw(t, "value"))
+	}
+}
+
+func (l *lockstep) release(t *rapid.T) {
+	s := l.pick(t)
+	l.releaseAll([]*mSequence{s})
+}
+
+func (l *lockstep) releaseMany(t *rapid.T) {
+	n := rapid.IntRange(0, len(l.m.sequences)).Draw(t, "count")
+	if n == 0 {
+		t.Skip("none")
+	}
+	l.releaseAll(slices.Clone(l.m.sequences[:n]))
+}
+
+func (l *lockstep) releaseAll(sequences []*mSequence) {
+	var ids []bindings.SequenceID
+	for _, s := range sequences {
+		ids = append(ids, s.id)
+	}
+	l.stale = append(l.stale, ids...)
+	errs := make([]error, len(ids)+1)
+	// The first one twice: the second time it is stale.
+	l.same("release", l.manager.Release(append(ids, ids[0]), errs), nil)
+	for i, s := range sequences {
+		l.same("release", errs[i], nil)
+		l.m.release(s)
+	}
+	l.same("release", errs[len(ids)], bindings.ErrStaleHandle)
+}
+
+func (l *lockstep) useStale(t *rapid.T) {
+	if len(l.stale) == 0 {
+		t.Skip("none is stale")
+	}
+	id := rapid.SampledFrom(l.stale).Draw(t, "stale")
+	grown := make([]bindings.GrowResult, 1)
+	l.same("grow", l.manager.Grow([]bindings.GrowItem{{Sequence: id, CapacityTokens: 1}}, grown), nil)
+	l.same("grow", grown[0].Err, bindings.ErrStaleHandle)
+	committed := make([]bindings.CommitResult, 1)
+	l.same("commit", l.manager.Commit([]bindings.CommitItem{{Sequence: id}}, committed), nil)
+	l.same("commit", committed[0].Err, bindings.ErrStaleHandle)
+	_, err := l.manager.Pages(id, nil)
+	l.same("pages", err, bindings.ErrStaleHandle)
+}
+
+func (l *lockstep) reset(t *rapid.T) {
+	if rapid.IntRange(0, 7).Draw(t, "really") != 7 {
+		t.Skip("resets are rare")
+	}
+	l.same("reset", l.manager.Reset(), nil)
+	l.m.reset()
+	for _, s := range l.m.sequences {
+		l.sequence(s)
+	}
+}
+
+func (l *lockstep) advance(t *rapid.T) {
+	stream := rapid.SampledFrom(l.openStreams()).Draw(t, "device stream")
+	limit := rapid.IntRange(0, 6).Draw(t, "operations")
+	if stream == 0 {
+		l.advanceAll()
+		return
+	}
+	got, err := l.manager.HostAdvance(stream, limit)
+	l.same("host advance", err, nil)
+	l.equal("executed", got, l.m.advance(stream, limit))
+}
+
+func (l *lockstep) advanceAll() {
+	got, err := l.manager.HostAdvance(0, 1<<30)
+	l.same("host advance", err, nil)
+	l.equal("executed", got, l.m.advanceAll())
+}
+
+// turnOver destroys a device stream that no sequence uses and makes another.
+func (l *lockstep) turnOver(t *rapid.T) {
+	open := l.openStreams()
+	id := rapid.SampledFrom(open).Draw(t, "device stream")
+	inUse := slices.ContainsFunc(l.m.sequences, func(s *mSequence) bool { return s.stream == id })
+	if id == 0 || inUse {
+		t.Skip("in use")
+	}
+	l.same("destroy device stream", l.manager.DestroyDeviceStream(id), nil)
+	l.m.streams[id].open = false
+	_, err := l.manager.HostAdvance(id, 1)
+	l.same("advance a destroyed stream", err, bindings.ErrStaleHandle)
+	l.newDeviceStream()
+}
+
+// drain takes one batch into the mirror; false when there is nothing now.
+func (l *lockstep) drain(maxEvents, maxBlocks int) bool {
+	batch, err := l.stream.Drain(maxEvents, maxBlocks)
+	if err == io.EOF {
+		return false
+	}
+	l.same("drain", err, nil)
+	defer batch.Release() // also if a check fails: Close waits for it
+	blocks := 0
+	for _, e := range batch.Events {
+		switch e := e.(type) {
+		case *event.BlockStored:
+			blocks += len(e.Hashes) + len(e.Digests)
+		case *event.BlockRemoved:
+			blocks += len(e.Hashes) + len(e.Digests)
+		case *event.AllBlocksCleared:
+			l.equal("events beside a clear", len(batch.Events), 1)
+		}
+		if err := l.mirror.apply(e, l.m.blockSize); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	l.equal("blocks in the batch", batch.Blocks, blocks)
+	if maxEvents > 0 && len(batch.Events) > maxEvents ||
+		maxBlocks > 0 && blocks > maxBlocks && len(batch.Events) > 1 {
+		l.t.Fatalf("%d events, %d blocks exceed %d, %d", len(batch.Events), blocks, maxEvents, maxBlocks)
+	}
+	return len(batch.Events) > 0
+}
+
+func (l *lockstep) drainSome(t *rapid.T) {
+	l.drain(rapid.IntRange(0, 3).Draw(t, "events"), rapid.IntRange(0, 4).Draw(t, "blocks"))
+}
+
+// quiet drains and heals everything: then the subscriber knows exactly what is
+// resident.
+func (l *lockstep) quiet() {
+	// Healing comes at 256 blocks a drain and the pools are far smaller, so a
+	// stream that needs more rounds than this has stopped healing.
+	for range 64 {
+		for l.drain(0, 0) {
+		}
+		if stats, err := l.stream.Stats(); err != nil || stats.PendingBlocks == 0 && stats.BufferUsedBytes == 0 {
+			l.same("stream stats", err, nil)
+			break
+		}
+	}
+	stats, err := l.stream.Stats()
+	l.same("stream stats", err, nil)
+	l.equal("pending blocks when quiet", stats.PendingBlocks, uint64(0))
+	l.equal("mirror blocks", stats.MirrorBlocks, uint64(len(l.m.resident)))
+	l.equal("blocks in the subscriber's mirror", len(l.mirror.blocks), len(l.m.resident))
+	for digest := range l.m.resident {
+		if _, ok := l.mirror.blocks[keyOnWire(digest, l.mirror.form)]; !ok {
+			l.t.Fatalf("resident block %x is not in the mirror", digest)
+		}
+	}
+}
+
+// settle lets the device finish: then each page holds what belongs there.
+func (l *lockstep) settle() {
+	l.advanceAll()
+	word := make([]byte, 8)
+	for _, b := range l.m.resident {
+		l.same("host read", l.manager.HostRead(b.page.id, 8, word), nil)
+		if got := binary.LittleEndian.Uint64(word); got != marker(b.key) {
+			l.t.Fatalf("page %d of block %x holds %x: somebody wrote late", b.page.id, b.key, got)
+		}
+	}
+}
+
+// check runs after each action.
+func (l *lockstep) check(*rapid.T) {
+	*l.steps++
+	l.same("check", l.manager.Check(), nil)
+	got, err := l.manager.Stats()
+	l.same("stats", err, nil)
+	l.m.poll()
+	want := bindings.Stats{
+		TotalPages:         uint64(l.m.total),
+		LivePages:          uint64(l.m.live()),
+		CachedPages:        uint64(len(l.m.lru)),
+		FreePages:          uint64(l.m.free),
+		QuarantinedPages:   uint64(len(l.m.quarantine)),
+		PeakLivePages:      l.m.peakLive,
+		Blocks:             uint64(len(l.m.resident)),
+		Roots:              uint64(l.m.roots()),
+		Sequences:          uint64(len(l.m.sequences)),
+		CreatedSequences:   l.m.created,
+		AskedBlocks:        l.m.asked,
+		MatchedBlocks:      l.m.matched,
+		StoredBlocks:       l.m.stored,
+		DeduplicatedBlocks: l.m.deduplicated,
+		EvictedBlocks:      l.m.evicted,
+		ResetBlocks:        l.m.resetBlocks,
+		Resets:             l.m.resets,
+		RefusedNotNow:      l.m.refusedNotNow,
+		RefusedNeverFits:   l.m.refusedNeverFits,
+		MetadataBytes:      got.MetadataBytes,
+		Prefault:           got.Prefault,
+	}
+	if got != want {
+		l.t.Fatalf("stats\n got  %+v\n want %+v", got, want)
+	}
+
+	// The resident set, parents first, keys made by the manager from the tokens.
+	resident, err := l.manager.Resident(l.mirror.form)
+	l.same("resident", err, nil)
+	l.equal("resident blocks", len(resident), len(l.m.resident))
+	announced := map[event.Digest]bool{}
+	seen := map[event.Digest]bool{}
+	for _, r := range resident {
+		b := l.m.resident[r.Digest]
+		if b == nil {
+			l.t.Fatalf("block %x is resident, the model says no", r.Digest)
+		}
+		l.equal("hash of a resident block", r.Hash, wireHash(r.Digest, l.mirror.form))
+		if seen[r.Digest] || b.parent != nil && !seen[b.parent.key] {
+			l.t.Fatalf("block %x comes twice or before its parent", r.Digest)
+		}
+		seen[r.Digest] = true
+		if r.Announced {
+			announced[r.Digest] = true
+			if b.parent != nil && !announced[b.parent.key] {
+				l.t.Fatalf("block %x is announced, its parent is not", r.Digest)
+			}
+		}
+	}
+
+	// The stream's counters balance with each other and with the tree.
+	s, err := l.stream.Stats()
+	l.same("stream stats", err, nil)
+	l.equal("deferred", s.DeferredBlocks, s.HealedBlocks+s.DeferredEvictedBlocks+s.PendingBlocks)
+	l.equal("announced", s.AnnouncedBlocks, s.StoredBlocks-s.RemovedBlocks-s.ClearedBlocks)
+	l.equal("announced in the tree", uint64(len(announced)), s.AnnouncedBlocks)
+	l.equal("pending", s.PendingBlocks, uint64(len(l.m.resident)-len(announced)))
+	l.equal("stored", s.StoredBlocks+s.DeferredEvictedBlocks+s.PendingBlocks, l.m.stored)
+	l.equal("partial", s.PartialBlocksSuppressed, l.m.partial)
+	l.equal("dropped events", s.DroppedEvents, s.DeferredBlocks)
+	l.equal("unannounced removals", s.UnannouncedRemovals, s.DeferredEvictedBlocks)
+	if l.ample {
+		l.equal("deferred with ample room", s.DeferredBlocks, uint64(0))
+	}
+}
+
+// finish closes everything; what was recorded can still be drained.
+func (l *lockstep) finish() {
+	if len(l.m.sequences) > 0 {
+		l.same("close with open sequences", l.manager.Close(), bindings.ErrBusy)
+		l.releaseAll(slices.Clone(l.m.sequences))
+	}
+	l.check(nil)
+	l.settle()
+	l.check(nil)
+	l.same("close", l.manager.Close(), nil)
+	for l.drain(2, 0) {
+	}
+	_, err := l.stream.Drain(0, 0)
+	l.same("drain after the end", err, io.EOF)
+	// What was still deferred at the close is not announced; the rest is.
+	if l.ample {
+		l.equal("mirror at the end", len(l.mirror.blocks), len(l.m.resident))
+	}
+	for key := range l.mirror.blocks {
+		if _, ok := l.m.resident[l.mirror.known[key].digest]; !ok {
+			l.t.Fatalf("block %x is in the mirror at the end and not resident", key)
+		}
+	}
+	l.same("close stream", l.stream.Close(), nil)
+}
+
+// abandon closes the handles of a run that failed, so that the next one and
+// the count of live handles start clean.
+func (l *lockstep) abandon() {
+	errs := make([]error, 1)
+	for _, s := range l.m.sequences {
+		_ = l.manager.Release([]bindings.SequenceID{s.id}, errs)
+	}
+	_ = l.manager.Close()
+	_ = l.stream.Close()
+}
+
+// setDefault gives a rapid flag a value unless the command line has.
+func setDefault(t *testing.T, name, value string) {
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == name })
+	if given {
+		return
+	}
+	old := flag.Lookup(name).Value.String()
+	if err := flag.Set(name, value); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = flag.Set(name, old) })
+}
+
+// TestModel runs random operations on the model and the manager in lock-step.
+// After each one every counter, every page and the whole resident set must be
+// the same; whenever the stream has been drained the mirror that a subscriber
+// would have must be the resident set. Rapid prints the seed of a failure and
+// shrinks it; -rapid.checks and -rapid.steps make the run longer.
+func TestModel(t *testing.T) {
+	setDefault(t, "rapid.checks", map[bool]string{false: "300", true: "60"}[testing.Short()])
+	setDefault(t, "rapid.steps", "120")
+	steps := 0
+	rapid.Check(t, func(t *rapid.T) {
+		l := newLockstep(t, &steps)
+		done := false
+		defer func() {
+			if !done {
+				l.abandon()
+			}
+		}()
+		with := func(action func(*rapid.T)) func(*rapid.T) {
+			return func(t *rapid.T) {
+				l.t = t
+				action(t)
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"":             with(l.check),
+			"create":       with(l.create),
+			"probe":        with(l.probe),
+			"grow":         with(l.grow),
+			"grow again":   with(l.grow),
+			"commit":       with(l.commit),
+			"commit more":  with(l.commit),
+			"request":      with(l.request),
+			"another":      with(l.request),
+			"scribble":     with(l.scribble),
+			"release":      with(l.release),
+			"release many": with(l.releaseMany),
+			"stale":        with(l.useStale),
+			"reset":        with(l.reset),
+			"advance":      with(l.advance),
+			"turn over":    with(l.turnOver),
+			"drain":        with(l.drainSome),
+			"drain more":   with(l.drainSome),
+			"quiet":        with(func(*rapid.T) { l.quiet() }),
+			"settle":       with(func(*rapid.T) { l.settle() }),
+		})
+		l.t = t
+		l.quiet()
+		l.finish()
+		done = true
+	})
+	t.Logf("%d operations", steps)
+}

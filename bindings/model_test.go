@@ -1,0 +1,570 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package bindings_test
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
+
+	"github.com/kvcast/kvcast/bindings"
+	"github.com/kvcast/kvcast/bindings/event"
+)
+
+// A slow, obvious model of the manager: maps and slices, keys by crypto/sha256,
+// every list searched from its start. It follows design.md, not the C++ code.
+// model_run_test.go drives it in lock-step with the real manager.
+
+// mFence is a point on a modelled device stream, in operations submitted to it.
+type mFence struct {
+	stream   bindings.DeviceStream
+	position int
+}
+
+// mPage is a physical page.
+type mPage struct {
+	id      uint32 // as the manager reported it
+	holders int
+	block   *mBlock  // nil: private to its holder
+	ready   []mFence // when what it holds has been written
+	used    []mFence // when those who let it go have finished with it
+}
+
+// mBlock is a block of the tree.
+type mBlock struct {
+	key      event.Digest
+	parent   *mBlock // nil: hangs on the root
+	scope    *mScope
+	children int
+	page     *mPage
+}
+
+// mScope is a scope with what the model derives from it.
+type mScope struct {
+	scope *bindings.Scope
+	root  event.Digest
+}
+
+// mSequence is an open sequence.
+type mSequence struct {
+	id        bindings.SequenceID
+	stream    bindings.DeviceStream
+	scope     *mScope
+	tokens    []uint32 // committed
+	blocks    []*mBlock
+	pages     []*mPage
+	matched   int
+	epoch     int
+	committed int
+}
+
+type mOp struct {
+	wait  bool
+	fence mFence
+}
+
+type mStream struct {
+	queue     []mOp
+	submitted int
+	executed  int
+	open      bool
+}
+
+// mKnown is what the model remembers of every block that ever existed, to
+// judge events by.
+type mKnown struct {
+	digest event.Digest
+	parent event.Digest
+	isRoot bool // the parent is a root
+	tokens []uint32
+	scope  *mScope
+}
+
+type model struct {
+	blockSize    int
+	total        int
+	maxSequences int
+
+	resident   map[event.Digest]*mBlock
+	known      map[event.Digest]*mKnown
+	lru        []*mBlock // cached, least recently used first
+	quarantine []*mPage  // in the order in which they were given up
+	free       int
+	sequences  []*mSequence
+	owner      map[uint32]*mPage // pages in use, by id
+	epoch      int
+
+	streams map[bindings.DeviceStream]*mStream
+	order   []bindings.DeviceStream // of creation, for deterministic walks
+
+	// Counters with the names of bindings.Stats.
+	created, asked, matched, stored, deduplicated, evicted, resetBlocks, resets uint64
+	refusedNotNow, refusedNeverFits, peakLive, partial                          uint64
+}
+
+func newModel(blockSize, total, maxSequences int) *model {
+	return &model{
+		blockSize:    blockSize,
+		total:        total,
+		maxSequences: maxSequences,
+		free:         total,
+		resident:     map[event.Digest]*mBlock{},
+		known:        map[event.Digest]*mKnown{},
+		owner:        map[uint32]*mPage{},
+		streams:      map[bindings.DeviceStream]*mStream{},
+	}
+}
+
+// ---------------------------------------------------------------------- keys
+
+// rootKey: SHA-256 of a mask byte and each present part; a LoRA name takes the
+// id's place.
+func rootKey(s *bindings.Scope) event.Digest {
+	var mask byte
+	var parts []byte
+	text := func(b []byte) {
+		parts = binary.LittleEndian.AppendUint32(parts, uint32(len(b)))
+		parts = append(parts, b...)
+	}
+	if s != nil {
+		if s.LoRAID != nil && s.LoRAName == "" {
+			mask |= 1
+			parts = binary.LittleEndian.AppendUint64(parts, *s.LoRAID)
+		}
+		if s.Salt != nil {
+			mask |= 2
+			parts = binary.LittleEndian.AppendUint64(parts, *s.Salt)
+		}
+		if s.LoRAName != "" {
+			mask |= 4
+			text([]byte(s.LoRAName))
+		}
+		if s.SaltBytes != nil {
+			mask |= 8
+			text(s.SaltBytes)
+		}
+	}
+	return sha256.Sum256(append([]byte{mask}, parts...))
+}
+
+// blockKey: SHA-256 of the parent's key and the tokens as u32 little-endian.
+func blockKey(parent event.Digest, tokens []uint32) event.Digest {
+	message := slices.Clone(parent[:])
+	for _, t := range tokens {
+		message = binary.LittleEndian.AppendUint32(message, t)
+	}
+	return sha256.Sum256(message)
+}
+
+// wireHash is section 5 of the wire contract; with Bytes the first 8 bytes.
+func wireHash(key event.Digest, form event.Form) uint64 {
+	first := binary.BigEndian.Uint64(key[:8])
+	switch form {
+	case event.Unsigned64:
+		return binary.BigEndian.Uint64(key[24:])
+	case event.Portable63:
+		if p := first >> 1; p >= 1<<32 {
+			return p
+		}
+		return first>>1 | 1<<62
+	default:
+		return first
+	}
+}
+
+// -------------------------------------------------------------------- device
+
+func (m *model) reached(f mFence) bool {
+	return f.stream == 0 || m.streams[f.stream].executed >= f.position
+}
+
+// usableBy: whoever works on stream may use what the fences guard, because all
+// of them have been reached or are on that very stream.
+func (m *model) usableBy(fences []mFence, stream bindings.DeviceStream) bool {
+	for _, f := range fences {
+		if !m.reached(f) && (stream == 0 || f.stream != stream) {
+			return false
+		}
+	}
+	return true
+}
+
+// record takes a fence of everything submitted to the stream so far.
+func (m *model) record(stream bindings.DeviceStream) []mFence {
+	if stream == 0 {
+		return nil
+	}
+	return []mFence{{stream, m.streams[stream].submitted}}
+}
+
+func (m *model) submit(stream bindings.DeviceStream, op mOp) {
+	s := m.streams[stream]
+	s.queue = append(s.queue, op)
+	s.submitted++
+	m.passWaits()
+}
+
+func (m *model) fill(stream bindings.DeviceStream) {
+	if stream != 0 { // the host's own work is done at once
+		m.submit(stream, mOp{})
+	}
+}
+
+func (m *model) streamWait(stream bindings.DeviceStream, fences []mFence) {
+	for _, f := range fences {
+		if !m.reached(f) && f.stream != stream {
+			m.submit(stream, mOp{wait: true, fence: f})
+		}
+	}
+}
+
+// passWaits lets go of waits that have nothing to wait for: they take no time.
+func (m *model) passWaits() {
+	for moved := true; moved; {
+		moved = false
+		for _, id := range m.order {
+			s := m.streams[id]
+			for len(s.queue) > 0 && s.queue[0].wait && m.reached(s.queue[0].fence) {
+				s.queue = s.queue[1:]
+				s.executed++
+				moved = true
+			}
+		}
+	}
+}
+
+// advance executes up to max fills of a stream and what they wait for.
+func (m *model) advance(stream bindings.DeviceStream, max int) int {
+	ran := 0
+	for ; ran < max; ran++ {
+		s := m.streams[stream]
+		for len(s.queue) > 0 && s.queue[0].wait {
+			s = m.streams[s.queue[0].fence.stream]
+		}
+		if len(s.queue) == 0 {
+			break
+		}
+		s.queue = s.queue[1:]
+		s.executed++
+		m.passWaits()
+	}
+	return ran
+}
+
+// advanceAll executes everything.
+func (m *model) advanceAll() int {
+	ran := 0
+	for _, id := range m.order {
+		ran += m.advance(id, 1<<30)
+	}
+	return ran
+}
+
+// --------------------------------------------------------------------- pages
+
+// poll frees quarantined pages whose fences have been reached.
+func (m *model) poll() {
+	m.quarantine = slices.DeleteFunc(m.quarantine, func(p *mPage) bool {
+		if !m.usableBy(p.used, 0) {
+			return false
+		}
+		m.free++
+		return true
+	})
+}
+
+// giveUp ends the life of a page without holders.
+func (m *model) giveUp(p *mPage) {
+	delete(m.owner, p.id)
+	p.block = nil
+	p.used = append(p.used, p.ready...)
+	p.ready = nil
+	m.quarantine = append(m.quarantine, p)
+	m.poll()
+}
+
+// hold: a held block leaves the eviction list.
+func (m *model) hold(p *mPage) {
+	if p.holders == 0 {
+		i := slices.Index(m.lru, p.block)
+		m.lru = slices.Delete(m.lru, i, i+1)
+	}
+	p.holders++
+}
+
+// drop: without holders, a block joins the end of the eviction list and any
+// other page is given up.
+func (m *model) drop(p *mPage, fences []mFence) {
+	p.used = append(p.used, fences...)
+	p.holders--
+	switch {
+	case p.holders > 0:
+	case p.block != nil:
+		m.lru = append(m.lru, p.block)
+	default:
+		m.giveUp(p)
+	}
+}
+
+func (m *model) live() int {
+	return m.total - m.free - len(m.quarantine) - len(m.lru)
+}
+
+func (m *model) notePeak() { m.peakLive = max(m.peakLive, uint64(m.live())) }
+
+// waitsFor are the fences, at most one of each stream, that work on stream has
+// to wait for before it reads the pages.
+func (m *model) waitsFor(pages []*mPage, stream bindings.DeviceStream) []mFence {
+	latest := map[bindings.DeviceStream]int{}
+	for _, p := range pages {
+		for _, f := range p.ready {
+			if !m.reached(f) && f.stream != stream {
+				latest[f.stream] = max(latest[f.stream], f.position)
+			}
+		}
+	}
+	var waits []mFence
+	for _, id := range m.order {
+		if position, ok := latest[id]; ok {
+			waits = append(waits, mFence{id, position})
+		}
+	}
+	return waits
+}
+
+// ----------------------------------------------------------------- sequences
+
+// match is the chain of resident blocks that the tokens begin with.
+func (m *model) match(scope *mScope, tokens []uint32, mustCompute int) []*mBlock {
+	var found []*mBlock
+	key := scope.root
+	for n := m.blockSize; n <= len(tokens)-mustCompute; n += m.blockSize {
+		key = blockKey(key, tokens[n-m.blockSize:n])
+		b := m.resident[key]
+		if b == nil {
+			break
+		}
+		found = append(found, b)
+	}
+	return found
+}
+
+// create opens a sequence (without its id) and says what to wait for; nil when
+// too many are open.
+func (m *model) create(scope *mScope, tokens []uint32, mustCompute int,
+	stream bindings.DeviceStream) (*mSequence, []mFence) {
+	if len(m.sequences) >= m.maxSequences {
+		return nil, nil
+	}
+	found := m.match(scope, tokens, mustCompute)
+	s := &mSequence{stream: stream, scope: scope, blocks: found, epoch: m.epoch}
+	for _, b := range found {
+		m.hold(b.page)
+		s.pages = append(s.pages, b.page)
+	}
+	s.matched = len(found) * m.blockSize
+	s.committed = s.matched
+	s.tokens = slices.Clone(tokens[:s.matched])
+	m.sequences = append(m.sequences, s)
+	m.created++
+	m.asked += uint64(len(tokens) / m.blockSize)
+	m.matched += uint64(len(found))
+	m.notePeak()
+	return s, m.waitsFor(s.pages, stream)
+}
+
+type mGrow struct {
+	err            error
+	added, evicted int
+	// NotNow: bounds of the number of pages in the way.
+	leavingMin, leavingMax int
+	// Blocks that went, children before parents.
+	victims []*mBlock
+}
+
+func (m *model) grow(s *mSequence, capacityTokens int) mGrow {
+	target := (capacityTokens + m.blockSize - 1) / m.blockSize
+	need := target - len(s.pages)
+	if need <= 0 {
+		return mGrow{}
+	}
+	if target > m.total {
+		m.refusedNeverFits++
+		return mGrow{err: bindings.ErrNeverFits}
+	}
+	m.poll()
+	own := 0
+	for _, p := range m.quarantine {
+		if m.usableBy(p.used, s.stream) {
+			own++
+		}
+	}
+	demand := max(0, need-own-m.free)
+	// From the list's head, skipping what is guarded by another stream's
+	// fences and what still has children.
+	var victims []*mBlock
+	busy := 0
+	gone := map[*mBlock]int{}
+	for _, b := range m.lru {
+		if len(victims) == demand {
+			break
+		}
+		if b.children != gone[b] {
+			continue
+		}
+		if !m.usableBy(b.page.ready, s.stream) || !m.usableBy(b.page.used, s.stream) {
+			busy++
+			continue
+		}
+		victims = append(victims, b)
+		if b.parent != nil {
+			gone[b.parent]++
+		}
+	}
+	if len(victims) < demand {
+		m.refusedNotNow++
+		leaving := len(m.quarantine) - own
+		return mGrow{err: bindings.ErrNotNow, leavingMin: leaving, leavingMax: leaving + busy}
+	}
+	// Pages that only this stream can use come first, the oldest before the
+	// others, then free ones, then those of the victims.
+	for range need - demand {
+		i := slices.IndexFunc(m.quarantine, func(p *mPage) bool {
+			return m.usableBy(p.used, s.stream)
+		})
+		if i >= 0 {
+			m.quarantine = slices.Delete(m.quarantine, i, i+1)
+		} else {
+			m.free--
+		}
+		s.pages = append(s.pages, &mPage{holders: 1})
+	}
+	for _, b := range victims {
+		m.evict(b)
+		s.pages = append(s.pages, &mPage{holders: 1})
+	}
+	m.evicted += uint64(demand)
+	m.notePeak()
+	return mGrow{added: need, evicted: demand, victims: victims}
+}
+
+// evict takes a childless cached block out of the tree.
+func (m *model) evict(b *mBlock) {
+	if b.children != 0 || b.page.holders != 0 {
+		panic("the model evicts a block in use")
+	}
+	i := slices.Index(m.lru, b)
+	m.lru = slices.Delete(m.lru, i, i+1)
+	delete(m.resident, b.key)
+	delete(m.owner, b.page.id)
+	if b.parent != nil {
+		b.parent.children--
+	}
+}
+
+type mCommit struct {
+	err                  error
+	stored, deduplicated int
+	firstChanged         int
+	waits                []mFence
+}
+
+func (m *model) commit(s *mSequence, tokens []uint32) mCommit {
+	r := mCommit{firstChanged: -1}
+	if s.committed+len(tokens) > len(s.pages)*m.blockSize {
+		r.err = bindings.ErrBadState
+		return r
+	}
+	s.tokens = append(s.tokens, tokens...)
+	first := s.committed / m.blockSize
+	s.committed += len(tokens)
+	if s.epoch != m.epoch {
+		return r // detached by a reset
+	}
+	var replaced []*mPage
+	for i := first; i < s.committed/m.blockSize; i++ {
+		parentKey, parent := s.scope.root, (*mBlock)(nil)
+		if i > 0 {
+			parent = s.blocks[i-1]
+			parentKey = parent.key
+		}
+		text := s.tokens[i*m.blockSize:][:m.blockSize]
+		key := blockKey(parentKey, text)
+		if b := m.resident[key]; b != nil {
+			// Somebody else was first: theirs for ours.
+			m.hold(b.page)
+			ours := s.pages[i]
+			s.pages[i] = b.page
+			m.drop(ours, m.record(s.stream))
+			s.blocks = append(s.blocks, b)
+			replaced = append(replaced, b.page)
+			r.deduplicated++
+			if r.firstChanged < 0 {
+				r.firstChanged = i
+			}
+			continue
+		}
+		b := &mBlock{key: key, parent: parent, scope: s.scope, page: s.pages[i]}
+		b.page.block = b
+		b.page.ready = m.record(s.stream)
+		if parent != nil {
+			parent.children++
+		}
+		m.resident[key] = b
+		s.blocks = append(s.blocks, b)
+		m.known[key] = &mKnown{
+			digest: key, parent: parentKey, isRoot: parent == nil,
+			tokens: slices.Clone(text), scope: s.scope,
+		}
+		r.stored++
+	}
+	m.stored += uint64(r.stored)
+	m.deduplicated += uint64(r.deduplicated)
+	r.waits = m.waitsFor(replaced, s.stream)
+	return r
+}
+
+// release closes a sequence, last block first.
+func (m *model) release(s *mSequence) {
+	i := slices.Index(m.sequences, s)
+	m.sequences = slices.Delete(m.sequences, i, i+1)
+	fences := m.record(s.stream)
+	for i := len(s.pages) - 1; i >= 0; i-- {
+		m.drop(s.pages[i], fences)
+	}
+	if s.epoch == m.epoch && s.committed%m.blockSize != 0 {
+		m.partial++
+	}
+}
+
+// reset empties the tree and detaches the open sequences.
+func (m *model) reset() {
+	m.resets++
+	m.resetBlocks += uint64(len(m.resident))
+	m.epoch++
+	for _, b := range m.lru {
+		m.giveUp(b.page)
+	}
+	m.lru = nil
+	for _, b := range m.resident {
+		b.page.block = nil
+	}
+	clear(m.resident)
+}
+
+// roots is the number of scopes with blocks or attached sequences.
+func (m *model) roots() int {
+	scopes := map[event.Digest]bool{}
+	for _, b := range m.resident {
+		scopes[b.scope.root] = true
+	}
+	for _, s := range m.sequences {
+		if s.epoch == m.epoch {
+			scopes[s.scope.root] = true
+		}
+	}
+	return len(scopes)
+}
