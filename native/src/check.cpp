@@ -94,6 +94,12 @@ const char* Manager::CheckPages(uint32_t* where) {
       if (pages_[id].quarantine != list || fences_.SingleSlot(pages_[id].used) != list) {
         return "a page is in the wrong quarantine";
       }
+      const PageId before = pages_[id].prev;
+      if (list != 0 && before != kNil &&
+          fences_.Get(pages_[before].used).fences[0].position >
+              fences_.Get(pages_[id].used).fences[0].position) {
+        return "a quarantine is not in the order of its fences";
+      }
     }
   }
   *where = kNil;

@@ -10,6 +10,7 @@ namespace kvcast {
 PagePool::PagePool(uint32_t count, Device& device, FencePool& fences)
     : total_(count), device_(device), fences_(fences), slab_(size_t{count} * sizeof(Page)),
       pages_(reinterpret_cast<Page*>(slab_.data())) {
+  quarantined_last_.fill(kNil);
   for (PageId id = count; id-- > 0;) {
     new (&pages_[id]) Page;
     pages_[id].next = free_;  // page 0 comes out first
@@ -18,16 +19,15 @@ PagePool::PagePool(uint32_t count, Device& device, FencePool& fences)
   free_count_ = count;
 }
 
-void PagePool::Append(PageList& list, PageId id) {
+void PagePool::Append(PageList& list, PageId id) { InsertAfter(list, list.tail, id); }
+
+// `before` is kNil for the first place.
+void PagePool::InsertAfter(PageList& list, PageId before, PageId id) {
   Page& page = pages_[id];
-  page.prev = list.tail;
-  page.next = kNil;
-  if (list.tail != kNil) {
-    pages_[list.tail].next = id;
-  } else {
-    list.head = id;
-  }
-  list.tail = id;
+  page.prev = before;
+  page.next = before != kNil ? pages_[before].next : list.head;
+  (page.prev != kNil ? pages_[page.prev].next : list.head) = id;
+  (page.next != kNil ? pages_[page.next].prev : list.tail) = id;
   ++list.size;
 }
 
@@ -53,8 +53,7 @@ void PagePool::PollList(PageList& list, bool in_order) {
   for (PageId id = list.head; id != kNil;) {
     const PageId next = pages_[id].next;
     if (fences_.Reached(pages_[id].used)) {
-      Unlink(list, id);
-      --quarantined_;
+      LeaveQuarantine(id);
       PushFree(id);
     } else if (in_order) {
       break;  // the later ones of the stream have not been reached either
@@ -67,21 +66,18 @@ void PagePool::Poll() {
   for (uint64_t rest = quarantine_slots_; rest != 0; rest &= rest - 1) {
     const auto slot = static_cast<uint32_t>(__builtin_ctzll(rest));
     PollList(quarantine_[slot], slot != 0);
-    if (quarantine_[slot].size == 0) quarantine_slots_ &= ~(uint64_t{1} << slot);
   }
 }
 
 PageId PagePool::Take(uint32_t slot, bool* intact) {
   PageId id = kNil;
   *intact = true;
-  PageList& own = quarantine_[slot];
+  const PageList& own = quarantine_[slot];
   if (slot != 0 && own.size != 0) {
     // Oldest first. Its fence is on the taker's stream, where later work runs
     // later; the taker's own fence will stand in for it when it lets go.
     id = own.head;
-    Unlink(own, id);
-    if (own.size == 0) quarantine_slots_ &= ~(uint64_t{1} << slot);
-    --quarantined_;
+    LeaveQuarantine(id);
     fences_.Release(pages_[id].used);
     pages_[id].used = 0;
   } else {
@@ -137,12 +133,38 @@ void PagePool::GiveUp(PageId id) {
     PushFree(id);
     return;
   }
+  Quarantine(id);
+}
+
+void PagePool::Quarantine(PageId id) {
+  Page& page = pages_[id];
+  const uint32_t slot = fences_.SingleSlot(page.used);
+  PageList& list = quarantine_[slot];
+  PageId before = list.tail;
+  if (slot != 0) {
+    const auto position = [this](PageId at) { return fences_.Get(pages_[at].used).fences[0].position; };
+    const uint64_t mine = position(id);
+    if (quarantined_last_[slot] != kNil) before = quarantined_last_[slot];
+    while (before != kNil && position(before) > mine) before = pages_[before].prev;
+    for (PageId next = before != kNil ? pages_[before].next : list.head;
+         next != kNil && position(next) <= mine; next = pages_[next].next) {
+      before = next;
+    }
+  }
   page.state = PageState::kQuarantined;
-  const uint32_t list = fences_.SingleSlot(page.used);
-  page.quarantine = list;
-  Append(quarantine_[list], id);
-  quarantine_slots_ |= uint64_t{1} << list;
+  page.quarantine = slot;
+  InsertAfter(list, before, id);
+  quarantined_last_[slot] = id;
+  quarantine_slots_ |= uint64_t{1} << slot;
   ++quarantined_;
+}
+
+void PagePool::LeaveQuarantine(PageId id) {
+  const uint32_t slot = pages_[id].quarantine;
+  if (quarantined_last_[slot] == id) quarantined_last_[slot] = pages_[id].prev;
+  Unlink(quarantine_[slot], id);
+  if (quarantine_[slot].size == 0) quarantine_slots_ &= ~(uint64_t{1} << slot);
+  --quarantined_;
 }
 
 }  // namespace kvcast

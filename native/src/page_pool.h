@@ -98,7 +98,10 @@ class PagePool {
 
  private:
   void Append(PageList& list, PageId id);
+  void InsertAfter(PageList& list, PageId before, PageId id);
   void Unlink(PageList& list, PageId id);
+  void Quarantine(PageId id);
+  void LeaveQuarantine(PageId id);
   void GiveUp(PageId id);
   void PushFree(PageId id);
   void PollList(PageList& list, bool in_order);
@@ -112,6 +115,9 @@ class PagePool {
   // A list for each stream, in the order of its fences; list 0 is for pages
   // that several streams still use.
   std::array<PageList, kDeviceSlots> quarantine_;
+  // Where the last page went in: the next one's place is near it. Mostly that
+  // is the tail; a reset gives up pages with older fences, in their order.
+  std::array<PageId, kDeviceSlots> quarantined_last_;
   uint64_t quarantine_slots_ = 0;  // bit per non-empty list
   Device& device_;
   FencePool& fences_;

@@ -379,6 +379,35 @@ TEST_F(ManagerTest, ResetDetachesOpenSequences) {
   Check();
 }
 
+// A reset gives up pages whose fences are older than those of pages given up
+// before it: each must become free as soon as its own fence is reached.
+TEST_F(ManagerTest, AQuarantineIsInTheOrderOfItsFences) {
+  Open(6);
+  const uint64_t s = m_->OpenDeviceStream();
+  const auto work = [&] {
+    const kvc_host_fill fill{0, 0, 1};
+    m_->EnqueueFill(s, 1, &fill);
+  };
+  work();
+  EXPECT_EQ(Release(Store({1, 2}, s)), KVC_OK);  // cached behind the first fence
+  work();
+  EXPECT_EQ(Release(Store({3}, s)), KVC_OK);  // cached behind the second
+  work();
+  const uint64_t a = Create({}, s).sequence;
+  ASSERT_EQ(Grow(a, 3).status, KVC_OK);
+  EXPECT_EQ(Release(a), KVC_OK);  // quarantined behind the third
+  m_->Reset();
+  Check();
+  EXPECT_EQ(Stats().quarantined_pages, 6u);
+  EXPECT_EQ(m_->Advance(s, 1), 1u);
+  EXPECT_EQ(Stats().quarantined_pages, 4u);
+  EXPECT_EQ(m_->Advance(s, 1), 1u);
+  EXPECT_EQ(Stats().quarantined_pages, 3u);
+  EXPECT_EQ(m_->Advance(s, 1), 1u);
+  EXPECT_EQ(Stats().free_pages, 6u);
+  Check();
+}
+
 TEST_F(ManagerTest, StaleIdsAreToldApart) {
   Open(4, {}, 2);
   const uint64_t a = Create({}).sequence;
