@@ -10,9 +10,6 @@
 namespace kvcast {
 namespace projector {
 
-// Far enough for a line to come from memory, near enough to still be in L1.
-constexpr uint32_t kPrefetchBlocks = 8;
-
 [[noreturn]] void Contradiction(const char* what) { throw Error(KVC_INTERNAL, what); }
 
 }  // namespace projector
@@ -197,6 +194,16 @@ bool Projector::BuildWave() {
     throw;
   }
   HashWave();
+  // Where removed blocks stand in the index; the mirror's lines were asked for
+  // above, and blocks stored in this very wave have had their turn. (Not in a
+  // function of its own: compilers take one that only prefetches for useless.)
+  for (const Job& job : wave_) {
+    if (job.kind != RecordKind::kRemove) continue;
+    for (uint32_t i = job.first; i < job.first + job.count; ++i) {
+      const uint32_t node = wave_nodes_[i];
+      if (mirror_.Has(node)) index_.Prefetch(Hash(mirror_.at(node).key));
+    }
+  }
   return !wave_.empty();
 }
 
@@ -268,7 +275,11 @@ void Projector::HashWave() {
     hasher_.HashMessages(lanes, parents, outs);
     for (uint32_t lane = lanes; lane-- > 0;) {
       Job& job = wave_[lane_jobs[lane]];
+      // Where the block will go, while the next ones are being hashed.
+      const uint32_t node = wave_nodes_[job.first + job.hashed];
       index_.Prefetch(Hash(outs[lane]));
+      mirror_.Prefetch(node);
+      mirror_.PrefetchTokens(node);
       if (++job.hashed == job.count) lane_jobs[lane] = lane_jobs[--lanes];
     }
   }
@@ -351,47 +362,50 @@ bool Projector::ProjectStore(const Job& job, uint64_t max_events, uint64_t max_b
       if (bytes) BatchArrays::Grow(batch.parent_digests, kKeyBytes);
     }
     const uint32_t end = wave_block_ + piece;
-    while (wave_block_ < end) {
+    uint32_t sent = 0;
+    size_t token_index = ring_.Advance(job.token_index, size_t{wave_block_} * tokens_per_block_);
+    const size_t sent_index = token_index;
+    uint32_t above = parent;
+    bool contradiction = false;
+    bool taken = false;
+    while (wave_block_ < end && !taken) {
       const uint32_t node = nodes[wave_block_];
-      if (wave_block_ + projector::kPrefetchBlocks < job.count) {
-        const uint32_t ahead = nodes[wave_block_ + projector::kPrefetchBlocks];
-        mirror_.Prefetch(ahead);
-        mirror_.PrefetchTokens(ahead);
-      }
-      if (mirror_.Has(node)) {
-        projector::Contradiction("a block was stored that is announced already");
-      }
+      contradiction = mirror_.Has(node);
+      if (contradiction) break;
       const uint8_t* key = WaveKey(job, wave_block_);
       const uint64_t hash = Hash(key);
-      const size_t token_index =
-          ring_.Advance(job.token_index, size_t{wave_block_} * tokens_per_block_);
-      const uint32_t above = wave_block_ == 0 ? job.parent : nodes[wave_block_ - 1];
-      const bool taken =
-          index_.Insert(hash, node, [&](uint32_t other) { return SameHash(other, key, hash); });
+      taken = index_.Insert(hash, node, [&](uint32_t other) { return SameHash(other, key, hash); });
       mirror_.Put(node, key, above, scope, ring_, token_index);
-      scopes_.AddUser(scope);
       ++wave_block_;
-      if (taken) {
-        // Subscribers know this hash already. What follows hangs on it in an
-        // event of its own.
-        Bump(drained_.hash_collisions);
-        last_node_ = kNoNode;
-        break;
-      }
+      if (taken) break;
       if (!open) {
         BeginStored(above, scope);
         open = true;
       }
       batch.hashes.push_back(hash);
       if (bytes) batch.digests.insert(batch.digests.end(), key, key + kKeyBytes);
-      ring_.Visit(token_index, tokens_per_block_, [&batch](const uint32_t* tokens, size_t n) {
-        batch.tokens.insert(batch.tokens.end(), tokens, tokens + n);
-      });
-      kvc_event& event = batch.events.back();
-      ++event.hash_count;
-      event.token_count += tokens_per_block_;
-      last_node_ = node;
+      ++sent;
+      above = node;
+      token_index = ring_.Advance(token_index, tokens_per_block_);
     }
+    scopes_.AddUsers(scope, sent + (taken ? 1 : 0));
+    if (sent != 0) {
+      ring_.Visit(sent_index, size_t{sent} * tokens_per_block_,
+                  [&batch](const uint32_t* tokens, size_t n) {
+                    batch.tokens.insert(batch.tokens.end(), tokens, tokens + n);
+                  });
+      kvc_event& event = batch.events.back();
+      event.hash_count += sent;
+      event.token_count += uint64_t{sent} * tokens_per_block_;
+      last_node_ = above;
+    }
+    if (taken) {
+      // Subscribers know this hash already. What follows hangs on it in an event
+      // of its own.
+      Bump(drained_.hash_collisions);
+      last_node_ = kNoNode;
+    }
+    if (contradiction) projector::Contradiction("a block was stored that is announced already");
   }
   return true;
 }
@@ -412,17 +426,10 @@ bool Projector::ProjectRemove(const Job& job, uint64_t max_events, uint64_t max_
     BatchArrays::Grow(batch.digests, size_t{job.count} * kKeyBytes);
     BatchArrays::Grow(batch.parent_digests, kKeyBytes);
   }
-  // The lines of the index come from memory side by side.
-  for (uint32_t i = wave_block_; i < job.count; ++i) {
-    if (!mirror_.Has(nodes[i])) {
-      projector::Contradiction("a block was removed that is not announced");
-    }
-    index_.Prefetch(Hash(mirror_.at(nodes[i]).key));
-  }
   while (wave_block_ < job.count) {
     const uint32_t node = nodes[wave_block_];
     if (!mirror_.Has(node)) {
-      projector::Contradiction("a block was removed twice in one record");
+      projector::Contradiction("a block was removed that is not announced");
     }
     const Mirror::Block& block = mirror_.at(node);
     const uint64_t hash = Hash(block.key);

@@ -73,7 +73,7 @@ class Projector {
 
  private:
   static constexpr size_t kWaveRecords = 64;
-  static constexpr uint32_t kWaveBlocks = 2048;
+  static constexpr uint32_t kWaveBlocks = 1024;
   static constexpr size_t kNoJob = SIZE_MAX;
 
   // A record of the wave.

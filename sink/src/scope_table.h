@@ -41,7 +41,7 @@ class ScopeTable {
   // Finds or adds the scope with these record words and counts one user.
   // Strong guarantee; allocates only for a scope that is new.
   uint32_t Acquire(const uint32_t* words, uint32_t count);
-  void AddUser(uint32_t scope) { ++entries_[scope].users; }
+  void AddUsers(uint32_t scope, uint32_t count) { entries_[scope].users += count; }
   void Release(uint32_t scope);
   // Forgets everything, whoever uses it.
   void Clear();

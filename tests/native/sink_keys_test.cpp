@@ -101,29 +101,32 @@ TEST(Sha256, LanesAgreeWithOneLane) {
   constexpr uint64_t kSeed = 7002;
   std::mt19937_64 random(kSeed);
   for (const auto* kernels : AllKernels()) {
-    const kvcast::Sha256Compress by_lanes[5] = {nullptr, kernels->one, kernels->two, nullptr,
-                                                kernels->four};
-    for (const size_t lanes : {1, 2, 4}) {
-      for (size_t blocks = 1; blocks <= 5; ++blocks) {
+    const kvcast::Sha256Hash by_lanes[5] = {nullptr, kernels->one, kernels->two, nullptr,
+                                            kernels->four};
+    for (const size_t lanes : {size_t{1}, size_t{2}, size_t{4}}) {
+      for (size_t size = 0; size <= 300; ++size) {
         std::vector<std::vector<uint8_t>> messages(lanes);
         std::vector<const uint8_t*> pointers;
-        uint32_t states[4][8];
-        uint32_t expected[4][8];
+        std::array<Key, 4> digests{};
+        std::vector<uint8_t*> outs;
+        std::vector<std::string> expected;
         for (size_t lane = 0; lane < lanes; ++lane) {
-          messages[lane].resize(blocks * kvcast::kSha256BlockBytes);
+          messages[lane].resize(kvcast::Sha256PaddedBytes(size));
           for (uint8_t& byte : messages[lane]) byte = static_cast<uint8_t>(random());
+          expected.push_back(
+              HashOf(kvcast::Sha256Portable(),
+                     std::string(messages[lane].begin(),
+                                 messages[lane].begin() + static_cast<std::ptrdiff_t>(size))));
+          kvcast::Sha256Pad(messages[lane].data(), size);
           pointers.push_back(messages[lane].data());
-          for (size_t i = 0; i < 8; ++i) {
-            states[lane][i] = expected[lane][i] = static_cast<uint32_t>(random());
-          }
-          kvcast::Sha256Portable().one(&expected[lane], &pointers[lane], blocks);
+          outs.push_back(digests[lane].data());
         }
-        by_lanes[lanes](states, pointers.data(), blocks);
+        by_lanes[lanes](pointers.data(), messages[0].size() / kvcast::kSha256BlockBytes,
+                        outs.data());
         for (size_t lane = 0; lane < lanes; ++lane) {
-          for (size_t i = 0; i < 8; ++i) {
-            ASSERT_EQ(states[lane][i], expected[lane][i])
-                << kernels->name << ", lane " << lane << " of " << lanes << ", seed " << kSeed;
-          }
+          ASSERT_EQ(Hex(digests[lane]), expected[lane])
+              << kernels->name << ", " << size << " bytes, lane " << lane << " of " << lanes
+              << ", seed " << kSeed;
         }
       }
     }
