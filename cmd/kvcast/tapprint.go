@@ -208,8 +208,8 @@ func fillJSON(j *jsonEvent, e *wire.Event) {
 // jsonSummary is the last line of tap --json. Verified is absent without
 // --verify.
 type jsonSummary struct {
-	Type string `json:"type"` // "summary"
-	tapTotals
+	Type     string    `json:"type"` // "summary"
+	Received tapTotals `json:"received"`
 	// MirrorBlocks is absent when no mirror was kept.
 	MirrorBlocks *int        `json:"mirror_blocks,omitempty"`
 	Verified     *jsonReport `json:"verified,omitempty"`
@@ -229,7 +229,7 @@ type jsonReport struct {
 // end writes the totals; breach is nil or what ended the run.
 func (t *tapper) end(breach error) error {
 	if t.o.json {
-		s := jsonSummary{Type: "summary", tapTotals: t.totals}
+		s := jsonSummary{Type: "summary", Received: t.totals}
 		if t.mirror != nil {
 			n := t.mirror.Len()
 			s.MirrorBlocks = &n
