@@ -4,7 +4,7 @@
 // The one file that the Go build compiles of this layer: it compiles C++ files
 // one after the other, so a single unit is several times as fast.
 
-#include "src/projector.cpp"
-#include "src/scope_table.cpp"
-#include "src/sink_capi.cpp"
-#include "src/streaming_event_sink.cpp"
+#include "sink/src/projector.cpp"
+#include "sink/src/scope_table.cpp"
+#include "sink/src/sink_capi.cpp"
+#include "sink/src/streaming_event_sink.cpp"

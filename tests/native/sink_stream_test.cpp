@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "sink_test_support.h"
+#include "tests/native/sink_test_support.h"
 
 namespace {
 
