@@ -1,0 +1,351 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// What the command line cannot use is refused in one line that names it, with
+// exit code 2.
+func TestRefusesArguments(t *testing.T) {
+	replay := func(args ...string) []string {
+		return append([]string{"replay", "--trace", traceFile, "--limit", "1"}, args...)
+	}
+	tap := func(args ...string) []string { return append([]string{"tap", "ipc:///nobody"}, args...) }
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"fly"}, `unknown command "fly"`},
+		{[]string{"doctor"}, `unknown command "doctor"`},
+		{[]string{"completion", "bash"}, `unknown command "completion"`},
+		{[]string{"--foo"}, "unknown flag: --foo"},
+		{[]string{"version", "--foo"}, "unknown flag: --foo"},
+		{[]string{"version", "now"}, `unexpected argument "now"`},
+
+		{replay("--foo"), "unknown flag: --foo"},
+		{replay("--foo=1"), "unknown flag: --foo"},
+		{replay("-x"), "unknown shorthand flag: 'x'"},
+		{replay("--lim", "3"), "unknown flag: --lim"},
+		{replay("--host-blocks", "1"), "unknown flag: --host-blocks"},
+		{replay("--disk-path", "/"), "unknown flag: --disk-path"},
+		{replay("--disk-blocks", "1"), "unknown flag: --disk-blocks"},
+		{replay("--policy", "lru"), "unknown flag: --policy"},
+		{replay("--profile", "dynamo"), "unknown flag: --profile"},
+		{replay("--replay-endpoint", "tcp://127.0.0.1:1"), "unknown flag: --replay-endpoint"},
+		{replay("--metrics", ":1"), "unknown flag: --metrics"},
+		{replay("--config", "x"), "unknown flag: --config"},
+		{replay("--hwm", "1"), "unknown flag: --hwm"},
+		{replay("extra"), `unexpected argument "extra"`},
+		{[]string{"replay"}, "--trace is missing"},
+		{[]string{"replay", "--trace", "/no/such/file"}, "--trace /no/such/file: no such file or directory"},
+		{[]string{"replay", "--trace", "."}, "--trace .: is a directory"},
+		{replay("--limit", "x"), `invalid argument "x" for "--limit"`},
+		{replay("--limit", "-1"), "--limit -1: want at least 0"},
+		{replay("--limit", "99999999999999999999"), "for \"--limit\""},
+		{replay("--block-size", "0"), "--block-size 0: want 1 to 4096"},
+		{replay("--block-size", "4097"), "--block-size 4097: want 1 to 4096"},
+		{replay("--capacity-blocks", "0"), "--capacity-blocks 0: want 1 to 134217728"},
+		{replay("--capacity-blocks", "134217729"), "--capacity-blocks 134217729: want 1 to 134217728"},
+		{replay("--sink-blocks", "0"), "--sink-blocks 0: want 1 to"},
+		{replay("--concurrency", "0"), "--concurrency 0: want 1 to"},
+		{replay("--wait-subscribers", "-1"), "--wait-subscribers -1: want 0 to"},
+		{replay("--speed", "-1"), "--speed -1: want 0 or a positive number"},
+		{replay("--speed", "NaN"), "--speed NaN: want 0 or a positive number"},
+		{replay("--speed", "inf"), "--speed +Inf: want 0 or a positive number"},
+		{replay("--hold", "-1s"), "--hold -1s: want 0 or more"},
+		{replay("--hold", "5"), `invalid argument "5" for "--hold"`},
+		{replay("--device", "cuda:0"), `--device "cuda:0": want auto or host`},
+		{replay("--publisher", "kafka"), `--publisher "kafka": want zmq, null or off`},
+		{replay("--encoding", "array"), `--encoding "array": want map`},
+		{replay("--hash", "md5"), `--hash "md5": want signed64, unsigned64, portable63 or bytes`},
+		{replay("--topic", "{host}"), "topic"},
+		{replay("--topic", strings.Repeat("t", 256)), "topic"},
+		{replay("--endpoint", ""), "endpoint"},
+		{replay("--endpoint", "tcp://127.0.0.1"), "no port"},
+		{replay("--endpoint", "tcp://127.0.0.1:65536"), "the port is above 65535"},
+		{replay("--endpoint", "tcp://127.0.0.1:5x"), "the port is not a number"},
+		{replay("--endpoint", "udp://127.0.0.1:1"), "unknown scheme"},
+		{replay("--endpoint", "TCP://127.0.0.1:1"), "unknown scheme"},
+		{replay("--endpoint", "ipc://"), "endpoint"},
+		{replay("--endpoint", "ipc:///"+strings.Repeat("p", 200)), "endpoint"},
+		{replay("--endpoint", "ipc:///no/such/folder/s"), "endpoint"},
+		{replay("--endpoint", "tcp://192.0.2.1:5557"), "192.0.2.1"},
+		{replay("--endpoint", "tcp://no-such-host.invalid:5557"), "no-such-host.invalid"},
+		{replay("--endpoint", "tcp://127.0.0.1:1\n2"), "endpoint"},
+
+		{[]string{"tap"}, "ENDPOINT is missing"},
+		{tap("ipc:///another"), `unexpected argument "ipc:///another"`},
+		{tap("--replay", "tcp://127.0.0.1:1"), "unknown flag: --replay"},
+		{tap("--foo"), "unknown flag: --foo"},
+		{tap("--hash", "signed64"), "--hash needs --verify"},
+		{tap("--verify", "--hash", "md5"), `--hash "md5": want`},
+		{tap("--max-batches", "-1"), "--max-batches -1: want at least 0"},
+		{tap("--idle-exit", "-1s"), "--idle-exit -1s: want 0 or more"},
+		{tap("--mirror-out", "/no/such/folder/m"), "--mirror-out /no/such/folder/m: no such file or directory"},
+		{tap("--mirror-out", "."), "--mirror-out .: is a directory"},
+		{[]string{"tap", "127.0.0.1:5557"}, "no scheme"},
+		{[]string{"tap", "tcp://*:5557"}, "all interfaces"},
+		{[]string{"tap", "tcp://127.0.0.1:70000"}, "the port must be 1 to 65535"},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			t.Parallel()
+			p := start(t, c.args...)
+			p.wantLine(2, c.want)
+			if p.stdout.Len() > 0 {
+				t.Errorf("standard output: %s", tail(&p.stdout))
+			}
+		})
+	}
+}
+
+// A line of the trace that cannot be used is named; nothing is written, and
+// the file that was there before stays.
+func TestRefusesBrokenTraces(t *testing.T) {
+	good := `{"timestamp":0,"input_length":40,"output_length":1,"hash_ids":[1]}` + "\n"
+	for name, c := range map[string]struct{ text, want string }{
+		"empty":      {"", ": no request in the file"},
+		"not JSON":   {good + good + "{]\n", ":3: not JSON"},
+		"cut off":    {good + good[:30], ":2: the JSON object ends too early"},
+		"missing":    {`{"timestamp":0,"output_length":1,"hash_ids":[]}` + "\n", ":1: input_length is missing"},
+		"negative":   {good + `{"timestamp":0,"input_length":-4,"output_length":1,"hash_ids":[]}` + "\n", ":2: input_length is negative: -4"},
+		"fraction":   {good + `{"timestamp":0,"input_length":4.5,"output_length":1,"hash_ids":[1]}` + "\n", ":2: input_length is not an integer: 4.5"},
+		"NaN":        {good + `{"timestamp":NaN,"input_length":4,"output_length":1,"hash_ids":[1]}` + "\n", ":2: not JSON"},
+		"huge":       {good + `{"timestamp":0,"input_length":99999999999999999999,"output_length":1,"hash_ids":[1]}` + "\n", ":2: input_length is above"},
+		"few ids":    {good + `{"timestamp":0,"input_length":513,"output_length":1,"hash_ids":[1]}` + "\n", ":2: 1 hash_ids, but input_length 513 needs 2"},
+		"blank line": {good + "\n" + good, ":2: blank line"},
+		"long line":  {good + strings.Repeat(" ", 5<<20), ":2: line is longer than"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			folder := shortTemp(t)
+			trace := filepath.Join(folder, "trace.jsonl")
+			out := filepath.Join(folder, "resident")
+			for path, text := range map[string]string{trace: c.text, out: "old\n"} {
+				if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// From a file the line is found before anything is bound or sent:
+			// no subscriber is needed.
+			p := start(t, "replay", "--trace", trace, "--resident-out", out,
+				"--endpoint", "ipc://"+filepath.Join(folder, "s"), "--wait-subscribers", "1")
+			p.wantLine(2, trace+c.want)
+			// From a pipe it is found on the way.
+			p = command(t, "replay", "--trace", "/dev/stdin", "--resident-out", out, "--publisher", "null")
+			p.Cmd.Stdin = strings.NewReader(c.text)
+			p.Cmd.Stdout = &p.stdout
+			if err := p.Start(); err != nil {
+				t.Fatal(err)
+			}
+			p.wantLine(2, "/dev/stdin"+c.want)
+			if p.stdout.Len() > 0 {
+				t.Errorf("standard output: %s", tail(&p.stdout))
+			}
+			if got := read(t, out); got != "old\n" {
+				t.Errorf("the old file now holds %q", got)
+			}
+			if names := listFolder(t, folder); !slices.Equal(names, []string{"resident", "trace.jsonl"}) {
+				t.Errorf("left behind: %v", names)
+			}
+		})
+	}
+}
+
+// --limit looks at no line beyond it.
+func TestLimitStopsReading(t *testing.T) {
+	t.Parallel()
+	path := writeTrace(t, request{InputLength: 40, HashIDs: []uint64{1}}, request{InputLength: -1})
+	s := replay(t, "--trace", path, "--limit", "1", "--publisher", "null")
+	if s.Requests != 1 || s.PromptBlocks != 2 || s.StoredBlocks != 2 {
+		t.Errorf("got %+v", s)
+	}
+}
+
+func TestRefusesOccupiedEndpoints(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	folder := shortTemp(t)
+	file := filepath.Join(folder, "file")
+	if err := os.WriteFile(file, []byte("mine"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	other, err := net.Listen("unix", filepath.Join(folder, "socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	out := filepath.Join(t.TempDir(), "resident")
+	for _, endpoint := range []string{
+		"tcp://" + listener.Addr().String(),
+		"ipc://" + filepath.Join(folder, "socket"),
+		"ipc://" + file,
+	} {
+		p := start(t, "replay", "--trace", traceFile, "--limit", "1", "--endpoint", endpoint, "--resident-out", out)
+		p.wantLine(2, endpoint, "address in use")
+	}
+	if got := read(t, file); got != "mine" {
+		t.Errorf("the file now holds %q", got)
+	}
+	if names := listFolder(t, filepath.Dir(out)); len(names) != 0 {
+		t.Errorf("left behind: %v", names)
+	}
+}
+
+// Files that cannot be written are found before the work where that is
+// possible, and leave nothing half-written in any case.
+func TestRefusesUnwritableFiles(t *testing.T) {
+	t.Parallel()
+	t.Run("found before the run", func(t *testing.T) {
+		// Would it begin, it would wait for a subscriber for ever.
+		for _, path := range []string{"/no/such/folder/r", ".", "/dev/null/r"} {
+			p := start(t, "replay", "--trace", traceFile, "--endpoint", "ipc://"+filepath.Join(shortTemp(t), "s"),
+				"--wait-subscribers", "1", "--resident-out", path)
+			p.wantLine(2, "--resident-out "+path+": ")
+		}
+	})
+	t.Run("no permission", func(t *testing.T) {
+		if os.Geteuid() == 0 {
+			t.Skip("root may write everywhere")
+		}
+		folder := t.TempDir()
+		if err := os.Chmod(folder, 0o555); err != nil {
+			t.Fatal(err)
+		}
+		p := start(t, "replay", "--trace", traceFile, "--publisher", "off", "--resident-out", filepath.Join(folder, "r"))
+		p.wantLine(2, "--resident-out ", "permission denied")
+	})
+	t.Run("full device", func(t *testing.T) {
+		p := start(t, "replay", "--trace", traceFile, "--limit", "1", "--publisher", "off", "--resident-out", "/dev/full")
+		p.wantLine(2, "--resident-out /dev/full: no space left on device")
+		if p.stdout.Len() > 0 {
+			t.Errorf("a summary in spite of it: %s", tail(&p.stdout))
+		}
+		info, err := os.Stat("/dev/full")
+		if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+			t.Errorf("/dev/full is now %v, %v", info, err)
+		}
+	})
+	t.Run("full disk", func(t *testing.T) {
+		// A limit for the size of files acts as a disk that becomes full.
+		folder := t.TempDir()
+		out := filepath.Join(folder, "r")
+		if err := os.WriteFile(out, []byte("old\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		script := `ulimit -f 1; exec "$@"`
+		for _, args := range [][]string{
+			{"replay", "--trace", traceFile, "--limit", "5", "--publisher", "off", "--resident-out", out},
+		} {
+			p := command(t)
+			p.Cmd.Path, p.Cmd.Args = "/bin/sh", append([]string{"sh", "-c", script, "sh", kvcast}, args...)
+			p.Cmd.Stdout = &p.stdout
+			if err := p.Start(); err != nil {
+				t.Fatal(err)
+			}
+			p.wantLine(2, "--resident-out "+out+": file too large")
+		}
+		if got := read(t, out); got != "old\n" {
+			t.Errorf("the old file now holds %q", got)
+		}
+		if names := listFolder(t, folder); !slices.Equal(names, []string{"r"}) {
+			t.Errorf("left behind: %v", names)
+		}
+	})
+	t.Run("full standard output", func(t *testing.T) {
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer full.Close()
+		for _, args := range [][]string{
+			{"version"},
+			{"version", "--json"},
+			{"replay", "--trace", traceFile, "--limit", "1", "--publisher", "off"},
+			{"replay", "--trace", traceFile, "--limit", "1", "--publisher", "off", "--json"},
+			{"tap", "ipc:///nobody-" + filepath.Base(shortTemp(t)), "--idle-exit", "1ms"},
+			{"tap", "ipc:///nobody-" + filepath.Base(shortTemp(t)), "--idle-exit", "1ms", "--json"},
+		} {
+			p := command(t, args...)
+			p.Cmd.Stdout = full
+			if err := p.Start(); err != nil {
+				t.Fatal(err)
+			}
+			p.wantLine(2, "standard output: no space left on device")
+		}
+	})
+	t.Run("reader gone", func(t *testing.T) {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+		p := command(t, "version")
+		p.Cmd.Stdout = w
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		p.wantLine(2, "standard output: broken pipe")
+	})
+}
+
+// A resident set goes through links and pipes, and keeps the mode of a file
+// that is there.
+func TestOutputTargets(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	file, link := filepath.Join(folder, "file"), filepath.Join(folder, "link")
+	if err := os.WriteFile(file, []byte("old"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("file", link); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--trace", traceFile, "--limit", "1", "--publisher", "off", "--resident-out"}
+	s := replay(t, append(args, link)...)
+	got := read(t, file)
+	if strings.Count(got, "\n") != s.ReusableBlocks || s.ReusableBlocks == 0 {
+		t.Errorf("%d lines for %d blocks", strings.Count(got, "\n"), s.ReusableBlocks)
+	}
+	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("the link is now %v, %v", info, err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("the file is now %v, %v", info, err)
+	}
+	if names := listFolder(t, folder); len(names) != 2 {
+		t.Errorf("left behind: %v", names)
+	}
+
+	fifo := filepath.Join(folder, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader := exec.Command("cat", fifo)
+	piped := make(chan string)
+	go func() {
+		b, err := reader.Output()
+		if err != nil {
+			t.Error(err)
+		}
+		piped <- string(b)
+	}()
+	replay(t, append(args, fifo)...)
+	if <-piped != got {
+		t.Error("the pipe got something else than the file")
+	}
+}
