@@ -6,6 +6,7 @@ package publisher
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -256,4 +257,82 @@ func BenchmarkAllocatorToSubscriber(b *testing.B) {
 	b.ReportMetric(float64(stored)/elapsed.Seconds(), "blocks/s")
 	b.ReportMetric(float64(elapsed.Nanoseconds())/float64(stored), "ns/block")
 	b.ReportMetric(float64(after.DeferredBlocks-before.DeferredBlocks)/float64(stored), "deferred-share")
+}
+
+// BenchmarkDelayAt50k commits 50 blocks every millisecond and reports how long
+// it takes from the commit to the decoded event at a subscriber on loopback
+// TCP. The time per operation is the pace.
+func BenchmarkDelayAt50k(b *testing.B) {
+	const tokensPerBlock, blocks, pace = 16, 50, time.Millisecond
+	stream, err := bindings.NewStream(bindings.StreamConfig{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer stream.Close()
+	manager, err := bindings.NewManager(bindings.Config{Stream: stream})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer manager.Close()
+	o := DefaultOptions()
+	o.Endpoint = "tcp://127.0.0.1:0"
+	p := mustNew(b, o)
+	if err := p.Attach(stream); err != nil {
+		b.Fatal(err)
+	}
+	mustStart(b, p)
+	s := subscribe(b, p)
+
+	arrived := make(chan time.Time, 1)
+	go func() {
+		defer close(arrived)
+		for {
+			for _, ev := range s.next().batch.Events {
+				switch ev.Kind {
+				case wire.KindStored:
+					arrived <- time.Now()
+				case wire.KindCleared:
+					return
+				}
+			}
+		}
+	}()
+	var delays []time.Duration
+	tokens := make([]uint32, tokensPerBlock*blocks)
+	next := uint32(0)
+	ticker := time.NewTicker(pace)
+	defer ticker.Stop()
+	for b.Loop() {
+		for i := range tokens {
+			next++
+			tokens[i] = next >> 1 // two tokens of a kind, for all ids are below 2^31
+		}
+		<-ticker.C
+		seq, err := manager.Open(bindings.Prompt{Tokens: tokens})
+		if err != nil {
+			b.Fatal(err)
+		}
+		seq.Grow(len(tokens))
+		begin := time.Now()
+		if _, err := seq.Commit(tokens); err != nil {
+			b.Fatal(err)
+		}
+		stream.Flush()
+		seq.Release()
+		at, ok := <-arrived
+		if !ok {
+			b.Fatal("the stream has ended")
+		}
+		delays = append(delays, at.Sub(begin))
+	}
+	p.Close()
+	for range arrived {
+	}
+	slices.Sort(delays)
+	for _, q := range []struct {
+		name string
+		at   int
+	}{{"p50-us", len(delays) / 2}, {"p99-us", len(delays) * 99 / 100}} {
+		b.ReportMetric(float64(delays[q.at].Nanoseconds())/1e3, q.name)
+	}
 }

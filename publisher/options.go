@@ -79,8 +79,8 @@ type Options struct {
 	MaxBatchEvents, MaxBatchBlocks int
 	// FlushDelay is the longest time for which a recorded event waits although
 	// nobody flushes the source, at most 100 ms. It is also the interval at
-	// which an idle publisher lets deferred blocks heal. Values under
-	// 100 microseconds act as 100 microseconds. Key flush_delay, default 5 ms.
+	// which an idle publisher lets deferred blocks heal. Values under 1 ms act
+	// as 1 ms. Key flush_delay, default 5 ms.
 	FlushDelay time.Duration
 	// ShutdownTimeout bounds the flush in Close and the linger of the socket;
 	// Close returns within ShutdownTimeout + 1 s. Key shutdown_timeout,
@@ -144,8 +144,9 @@ const (
 	// maxFlushDelay keeps the promise that recorded events reach the socket
 	// within 100 ms.
 	maxFlushDelay = 100 * time.Millisecond
-	// minPoll is the shortest interval at which an idle source is polled.
-	minPoll = 100 * time.Microsecond
+	// minPoll is the shortest interval at which an idle source is polled. The
+	// timers of an idle Go program are no finer.
+	minPoll = time.Millisecond
 	// maxTimeout bounds durations that ZeroMQ takes as an int of milliseconds.
 	maxTimeout = 24 * time.Hour
 	// maxTopic is the longest topic in bytes.

@@ -22,9 +22,6 @@ const (
 	readInterval = 50 * time.Millisecond
 	// joinPoll is how often they are taken in while Start waits for them.
 	joinPoll = time.Millisecond
-	// flushPoll is how often an idle source is asked again while somebody waits
-	// for its deferred blocks.
-	flushPoll = time.Millisecond
 	// failurePause follows a failed batch, so that a lasting failure does not
 	// burn through everything that waits.
 	failurePause = 100 * time.Millisecond
@@ -60,6 +57,8 @@ type owner struct {
 	pending uint64
 
 	flushes []*flushRequest
+	// toldDrops is how many failed batches a Flush has reported.
+	toldDrops uint64
 	// closing: no more pauses, nobody may wait for us.
 	closing     bool
 	pausedUntil time.Time
@@ -267,13 +266,10 @@ func (o *owner) stepSource(now time.Time) (more bool, wait time.Duration) {
 	if o.drained = remaining == 0 && deferred == 0; o.drained {
 		o.answerFlushes(1<<64 - 1)
 	}
-	wait = max(o.s.FlushDelay, minPoll)
-	if remaining > 0 {
-		wait = minPoll
-	} else if len(o.flushes) > 0 || o.closing {
-		wait = min(wait, flushPoll)
+	if remaining > 0 || len(o.flushes) > 0 || o.closing {
+		return false, minPoll
 	}
-	return false, wait
+	return false, max(o.s.FlushDelay, minPoll)
 }
 
 // sourceFailed ends a source that is over and lets another one rest.
@@ -309,26 +305,32 @@ func (o *owner) setPending(blocks uint64) {
 
 // answerFlushes answers the requests for which nothing below seq may wait.
 func (o *owner) answerFlushes(seq uint64) {
-	kept := o.flushes[:0]
+	if len(o.flushes) == 0 {
+		return
+	}
+	kept, answered := o.flushes[:0], []*flushRequest(nil)
 	for _, r := range o.flushes {
 		if r.target > seq {
 			kept = append(kept, r)
-			continue
+		} else {
+			answered = append(answered, r)
 		}
-		r.done <- o.flushResult(r)
 	}
 	clear(o.flushes[len(kept):])
-	o.flushes = kept
-}
-
-func (o *owner) flushResult(r *flushRequest) error {
-	o.p.mu.Lock()
-	drops := o.p.stats.SendErrorDrops - r.drops
-	o.p.mu.Unlock()
-	if drops > 0 {
-		return &Error{Op: "flush", Err: ErrDropped, Detail: fmt.Sprintf("%d of them", drops)}
+	if o.flushes = kept; len(answered) == 0 {
+		return
 	}
-	return nil
+	o.p.mu.Lock()
+	drops := o.p.stats.SendErrorDrops - o.toldDrops
+	o.toldDrops += drops
+	o.p.mu.Unlock()
+	var err error
+	if drops > 0 {
+		err = &Error{Op: "flush", Err: ErrDropped, Detail: fmt.Sprintf("%d of them", drops)}
+	}
+	for _, r := range answered {
+		r.done <- err
+	}
 }
 
 // publish numbers and sends the events of a drained batch.

@@ -78,9 +78,7 @@ type startAttempt struct {
 type flushRequest struct {
 	// target: all batches of Publish with lower numbers must be gone.
 	target uint64
-	// drops is how many batches had failed when the request came.
-	drops uint64
-	done  chan error
+	done   chan error
 }
 
 // New checks the options and returns a publisher, or an *Error that wraps
@@ -227,8 +225,8 @@ func (p *Publisher) ended() {
 // handed to the socket: with an attached source all its records, blocks whose
 // announcement had been deferred included, with Publish all queued batches.
 // While others keep recording it may also wait for what they add; ctx bounds
-// it. ErrDropped says that batches were lost on the way, ErrClosed that Close
-// came first.
+// it. ErrDropped says that batches could not be encoded or sent since the last
+// Flush that was answered, ErrClosed that Close came first.
 func (p *Publisher) Flush(ctx context.Context) error {
 	p.mu.Lock()
 	var err error
@@ -238,7 +236,7 @@ func (p *Publisher) Flush(ctx context.Context) error {
 	case StateClosing, StateClosed:
 		err = ErrClosed
 	}
-	r := &flushRequest{target: p.stats.NextSeq, drops: p.stats.SendErrorDrops, done: make(chan error, 1)}
+	r := &flushRequest{target: p.stats.NextSeq, done: make(chan error, 1)}
 	p.mu.Unlock()
 	if err != nil {
 		return &Error{Op: "flush", Err: err}
