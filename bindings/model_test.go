@@ -429,14 +429,26 @@ func (m *model) grow(s *mSequence, capacityTokens int) mGrow {
 		leaving := len(m.quarantine) - own
 		return mGrow{err: bindings.ErrNotNow, leavingMin: leaving, leavingMax: leaving + busy}
 	}
-	// Pages that only this stream can use come first, the oldest before the
-	// others, then free ones, then those of the victims.
+	// Pages that only this stream can use come first, those with the oldest
+	// fences before the others, then free ones, then those of the victims.
 	for range need - demand {
-		i := slices.IndexFunc(m.quarantine, func(p *mPage) bool {
-			return m.usableBy(p.used, s.stream)
-		})
-		if i >= 0 {
-			m.quarantine = slices.Delete(m.quarantine, i, i+1)
+		oldest, position := -1, 0
+		for i, p := range m.quarantine {
+			if !m.usableBy(p.used, s.stream) {
+				continue
+			}
+			last := 0
+			for _, f := range p.used {
+				if f.stream == s.stream {
+					last = max(last, f.position)
+				}
+			}
+			if oldest < 0 || last < position {
+				oldest, position = i, last
+			}
+		}
+		if oldest >= 0 {
+			m.quarantine = slices.Delete(m.quarantine, oldest, oldest+1)
 		} else {
 			m.free--
 		}
