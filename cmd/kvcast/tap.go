@@ -52,7 +52,7 @@ func newTap(std streams) *cobra.Command {
 	f.StringVar(&o.topic, "topic", "", "receive topics with this prefix")
 	f.BoolVar(&o.json, "json", false, "print one JSON object per batch, and one at the end")
 	f.BoolVar(&o.verify, "verify", false, "check the wire contract; the first breach ends the run with exit code 1")
-	f.StringVar(&o.hash, "hash", "", "with --verify: signed64, unsigned64, portable63 or bytes (found out if not given)")
+	f.StringVar(&o.hash, "hash", "", "with --verify: the form must be signed64, unsigned64, portable63 or bytes, and\nkeys must follow from the tokens (if not given, what can be is found out)")
 	f.StringVar(&o.mirrorOut, "mirror-out", "", "write the hashes of all announced blocks to this file at the end")
 	f.IntVar(&o.maxBatches, "max-batches", 0, "end after N batches (0 = never)")
 	f.DurationVar(&o.idleExit, "idle-exit", 0, "end after this time without a message (0 = never)")
@@ -108,6 +108,9 @@ func tap(ctx context.Context, o tapOptions, std streams) error {
 	defer client.Close()
 
 	err = t.run(ctx, client)
+	if err == nil && verify.HasForm {
+		err = t.someKeys()
+	}
 	// A breach is no reason to keep back what was seen before it.
 	if err != nil && !errors.As(err, new(breachError)) {
 		t.out.Flush()
@@ -190,6 +193,17 @@ func (t *tapper) run(ctx context.Context, client *subscribe.Client) error {
 		}
 	}
 	return nil
+}
+
+// someKeys is for a stream of a given hash form. Some keys may not be
+// recomputable; if none is, the form is not what was said.
+func (t *tapper) someKeys() error {
+	r := t.verifier.Report()
+	if !r.Complete || r.VerifiedKeys > 0 || r.UnverifiedKeys == 0 {
+		return nil
+	}
+	return breachError{fmt.Errorf("none of %d hashes is the %s form of a key that follows from the tokens",
+		r.UnverifiedKeys, t.o.hash)}
 }
 
 // malformed deals with a message that cannot be read.

@@ -28,6 +28,7 @@ func TestRefusesArguments(t *testing.T) {
 		{[]string{"fly"}, `unknown command "fly"`},
 		{[]string{"doctor"}, `unknown command "doctor"`},
 		{[]string{"completion", "bash"}, `unknown command "completion"`},
+		{[]string{"help", "fly"}, `unknown command "fly"`},
 		{[]string{"--foo"}, "unknown flag: --foo"},
 		{[]string{"version", "--foo"}, "unknown flag: --foo"},
 		{[]string{"version", "now"}, `unexpected argument "now"`},

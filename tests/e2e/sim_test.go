@@ -133,10 +133,11 @@ func TestHitsEqualSimulation(t *testing.T) {
 		limit, capacity, concurrency int
 		decode                       bool
 		size                         int
+		refuses                      bool // some requests are larger than the pool
 	}{
 		{limit: 200, capacity: 20000, concurrency: 1, size: 16},
-		{limit: 120, capacity: 4000, concurrency: 1, size: 16},
-		{limit: 300, capacity: 1000, concurrency: 1, size: 16}, // many are refused
+		{limit: 120, capacity: 4000, concurrency: 1, size: 16, refuses: true},
+		{limit: 300, capacity: 1000, concurrency: 1, size: 16, refuses: true},
 		{limit: 150, capacity: 9000, concurrency: 4, size: 16},
 		{limit: 150, capacity: 30000, concurrency: 16, decode: true, size: 16},
 		{limit: 150, capacity: 9000, concurrency: 100, decode: true, size: 16}, // often no room
@@ -177,6 +178,9 @@ func TestHitsEqualSimulation(t *testing.T) {
 				StoredBlocks: s.StoredBlocks, RemovedBlocks: s.RemovedBlocks, ResidentBlocks: s.ResidentBlocks}
 			if got != want {
 				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+			if (want.RefusedRequests > 0) != c.refuses {
+				t.Errorf("%d requests are refused", want.RefusedRequests)
 			}
 			if want.HitBlocks == 0 {
 				t.Error("no hits: the case shows nothing")

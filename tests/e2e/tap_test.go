@@ -259,6 +259,41 @@ func TestTapNamesTheBreach(t *testing.T) {
 	}
 }
 
+// Told the form, tap insists that at least some keys follow from the tokens.
+func TestTapInsistsOnKeys(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		payload []byte
+		want    string // "" = good
+	}{
+		"other keys": {golden(t, "v06_stored_root_block"), "kvcast: none of 1 hashes is the signed64 form of a key that follows from the tokens"},
+		"our key":    {goldenRoot(t), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			engine, endpoint := newEngine(t)
+			tap := start(t, "tap", endpoint, "--verify", "--hash", "signed64", "--max-batches", "2")
+			engine.join()
+			engine.batch(0, cleared)
+			engine.batch(1, c.payload)
+			if c.want == "" {
+				tap.good()
+			} else {
+				tap.wantLine(1, c.want)
+			}
+		})
+	}
+}
+
+// goldenRoot is storedChain without its second block.
+func goldenRoot(t *testing.T) []byte {
+	t.Helper()
+	s := string(storedChain(t))
+	s = strings.Replace(s, "block_hashes\x92", "block_hashes\x91", 1)
+	s = strings.Replace(s, "\x07\xb1parent", "\xb1parent", 1)
+	s = strings.Replace(s, "\x98\x00\x01\x02\x03\x04\x05\x06\x07", "\x94\x00\x01\x02\x03", 1)
+	return []byte(s)
+}
+
 // storedChain is a BlockStored of tokens 0..3 under kvcast's key and 4..7
 // under another one, written by hand.
 func storedChain(t *testing.T) []byte {
