@@ -7,8 +7,10 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,7 +29,16 @@ import (
 // milliseconds; machines may be busy.
 const patience = 20 * time.Second
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// No goroutine and no native handle may outlive the tests.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if live := bindings.LiveHandles(); live != (bindings.Handles{}) {
+			fmt.Fprintf(os.Stderr, "live at the end: %+v\n", live)
+			code = max(code, 1)
+		}
+		os.Exit(code)
+	}))
+}
 
 func withPatience(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

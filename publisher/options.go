@@ -115,8 +115,8 @@ type Options struct {
 	// Flush, Start or Close. May be nil.
 	Warn func(message string)
 	// OnBound is called once the endpoint is bound, before Start waits for
-	// subscribers, with what Publisher.Endpoint returns. The same rules as for
-	// Warn hold. May be nil.
+	// subscribers, with what Publisher.Endpoint returns; by a null publisher
+	// never. The same rules as for Warn hold. May be nil.
 	OnBound func(endpoint string)
 }
 

@@ -448,6 +448,75 @@ func TestCloseWithDeadSubscriber(t *testing.T) {
 	}
 }
 
+// A subscriber that does not read neither delays nor loses another one's
+// messages.
+func TestDeadSubscriberDelaysNobody(t *testing.T) {
+	o := localOptions(t)
+	o.HWM, o.ZMTPHeartbeat, o.ShutdownTimeout = 10, 0, 0
+	p := mustNew(t, o)
+	mustStart(t, p)
+	newRawSubscriber(t, p.Endpoint())
+	eventually(t, "subscription", func() bool { return p.Stats().Subscriptions == 1 })
+	s := subscribe(t, p)
+	for i := range 300 { // 100 kB each
+		if err := p.Publish(chain(uint64(i)<<32, 8192)); err != nil {
+			t.Fatal(err)
+		}
+		if m := s.next(); m.seq != uint64(i+1) {
+			t.Fatalf("number %d, want %d", m.seq, i+1)
+		}
+	}
+}
+
+// What a slow subscriber loses at the high-water mark is a gap in its numbers
+// and no drop of ours; afterwards it gets everything again.
+func TestSlowSubscriberSeesGap(t *testing.T) {
+	o := localOptions(t)
+	o.HWM = 2
+	p := mustNew(t, o)
+	mustStart(t, p)
+	s := newSubscriber(t, nil)
+	s.socket.SetRcvhwm(2)
+	s.socket.SetRcvbuf(1 << 14)
+	s.connect(p.Endpoint(), "")
+	eventually(t, "subscription", func() bool { return p.Stats().Subscriptions == 1 })
+	for i := range 400 { // 40 MB while it does not read
+		if err := p.Publish(chain(uint64(i)<<32, 8192)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustFlush(t, p)
+	st := p.Stats()
+	checkBalance(t, st, true)
+	if st.DroppedBatches != 0 || st.PublishedBatches != 401 {
+		t.Errorf("%+v", st)
+	}
+	got, last := 0, uint64(0)
+	s.socket.SetRcvtimeo(patience)
+	for {
+		// A fresh batch now and then ends the wait for those that are lost.
+		p.Publish(removal(1))
+		m := s.next()
+		if m.seq <= last {
+			t.Fatalf("number %d after %d", m.seq, last)
+		}
+		last = m.seq
+		if got++; last > 400 {
+			break
+		}
+	}
+	if got > 300 {
+		t.Errorf("%d of 400 batches arrived: nothing was dropped", got)
+	}
+	mustFlush(t, p)
+	eventually(t, "contiguous numbers again", func() bool {
+		p.Publish(removal(2))
+		before := last
+		last = s.next().seq
+		return last == before+1
+	})
+}
+
 // A peer that has frozen is cut off by the heartbeats, and one that sends more
 // than a subscription can need at once.
 func TestBadPeersAreCut(t *testing.T) {

@@ -5,8 +5,10 @@ package publisher
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -114,11 +116,23 @@ func allocatorToSubscriber(t *testing.T, form event.Form, entries int) {
 	}
 
 	m := &mirror{t: t, blocks: make(map[wire.Hash]bool)}
-	for round := range 20 {
-		for range 30 {
-			useOneSequence(t, random, manager)
-			stream.Flush()
+	for round := range 60 {
+		var schedulers sync.WaitGroup
+		for range 2 {
+			own := rand.New(rand.NewPCG(random.Uint64(), 2))
+			schedulers.Add(1)
+			go func() {
+				defer schedulers.Done()
+				for range 15 {
+					if err := useOneSequence(own, manager); err != nil {
+						t.Error(err)
+						return
+					}
+					stream.Flush()
+				}
+			}()
 		}
+		schedulers.Wait()
 		if round%7 == 6 {
 			if err := manager.Reset(); err != nil {
 				t.Fatal(err)
@@ -147,7 +161,7 @@ func allocatorToSubscriber(t *testing.T, form event.Form, entries int) {
 
 // useOneSequence computes a prompt of up to 16 blocks from a small vocabulary,
 // so that prompts share beginnings.
-func useOneSequence(t *testing.T, random *rand.Rand, m *bindings.Manager) {
+func useOneSequence(random *rand.Rand, m *bindings.Manager) error {
 	tokens := make([]uint32, 4+random.IntN(60))
 	for i := range tokens {
 		tokens[i] = uint32(random.IntN(8) / 7 * (1 + i))
@@ -158,17 +172,13 @@ func useOneSequence(t *testing.T, random *rand.Rand, m *bindings.Manager) {
 	}
 	seq, err := m.Open(bindings.Prompt{Tokens: tokens, Scope: scope})
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	if _, err := seq.Grow(len(tokens)); err != nil {
-		t.Fatal(err)
+	_, err = seq.Grow(len(tokens))
+	if err == nil {
+		_, err = seq.Commit(tokens[seq.MatchedTokens():])
 	}
-	if _, err := seq.Commit(tokens[seq.MatchedTokens():]); err != nil {
-		t.Fatal(err)
-	}
-	if err := seq.Release(); err != nil {
-		t.Fatal(err)
-	}
+	return errors.Join(err, seq.Release())
 }
 
 // compare holds a subscriber's set against the tree.
