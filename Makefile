@@ -15,7 +15,8 @@ WERROR := -DKVC_WERROR=$(if $(CI),ON,OFF)
 # ThreadSanitizer of GCC 12 and 13 cannot start under the address randomisation of newer kernels; where the system
 # lets us switch it off for one command, do.
 NO_ASLR = $(shell setarch -R true 2>/dev/null && echo setarch -R)
-STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
+# The release that reads what Go 1.26 and 1.27 write (0.7 cannot read 1.27's). Only lint needs more than Go 1.25.
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 CXX_FILES = $(shell git ls-files '*.c' '*.h' '*.cpp' '*.cu')
 
 .PHONY: help

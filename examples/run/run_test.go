@@ -15,8 +15,6 @@ import (
 	"testing"
 )
 
-const trace = "mooncake_conversation_2000.jsonl"
-
 // newRoot makes a folder with the script where the repository has it, and returns the script.
 func newRoot(t *testing.T) (root, script string) {
 	t.Helper()
