@@ -241,8 +241,7 @@ func TestCallErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stream.Close()
-	busy := newManager(t, bindings.Config{Stream: stream})
-	_ = busy
+	newManager(t, bindings.Config{Stream: stream})
 	closed, err := bindings.NewStream(bindings.StreamConfig{})
 	if err != nil {
 		t.Fatal(err)

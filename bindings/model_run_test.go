@@ -799,17 +799,10 @@ func setDefault(t *testing.T, name, value string) {
 	t.Cleanup(func() { _ = flag.Set(name, old) })
 }
 
-// TestModel runs random operations on the model and the manager in lock-step.
-// After each one every counter, every page and the whole resident set must be
-// the same; whenever the stream has been drained the mirror that a subscriber
-// would have must be the resident set. Rapid prints the seed of a failure and
-// shrinks it; -rapid.checks and -rapid.steps make the run longer.
-func TestModel(t *testing.T) {
-	setDefault(t, "rapid.checks", map[bool]string{false: "300", true: "60"}[testing.Short()])
-	setDefault(t, "rapid.steps", "120")
-	steps := 0
-	rapid.Check(t, func(t *rapid.T) {
-		l := newLockstep(t, &steps)
+// runModel is one random run; it counts its operations.
+func runModel(steps *int) func(*rapid.T) {
+	return func(t *rapid.T) {
+		l := newLockstep(t, steps)
 		done := false
 		defer func() {
 			if !done {
@@ -822,6 +815,7 @@ func TestModel(t *testing.T) {
 				action(t)
 			}
 		}
+		// What should happen often has two names.
 		t.Repeat(map[string]func(*rapid.T){
 			"":             with(l.check),
 			"create":       with(l.create),
@@ -848,6 +842,23 @@ func TestModel(t *testing.T) {
 		l.quiet()
 		l.finish()
 		done = true
-	})
+	}
+}
+
+// TestModel runs random operations on the model and the manager in lock-step.
+// After each one every counter, every page and the whole resident set must be
+// the same; whenever the stream has been drained the mirror that a subscriber
+// would have must be the resident set. Rapid prints the seed of a failure and
+// shrinks it; -rapid.checks and -rapid.steps make the run longer.
+func TestModel(t *testing.T) {
+	setDefault(t, "rapid.checks", map[bool]string{false: "300", true: "60"}[testing.Short()])
+	setDefault(t, "rapid.steps", "120")
+	steps := 0
+	rapid.Check(t, runModel(&steps))
 	t.Logf("%d operations", steps)
+}
+
+// FuzzModel lets the fuzzer choose the operations.
+func FuzzModel(f *testing.F) {
+	f.Fuzz(rapid.MakeFuzz(runModel(new(int))))
 }
