@@ -399,12 +399,9 @@ bool Projector::ProjectStore(const Job& job, uint64_t max_events, uint64_t max_b
       event.token_count += uint64_t{sent} * tokens_per_block_;
       last_node_ = above;
     }
-    if (taken) {
-      // Subscribers know this hash already. What follows hangs on it in an event
-      // of its own.
-      Bump(drained_.hash_collisions);
-      last_node_ = kNoNode;
-    }
+    // Subscribers know this hash already. What follows hangs on it in an event of
+    // its own, since its parent is not the event's last block.
+    if (taken) Bump(drained_.hash_collisions);
     if (contradiction) projector::Contradiction("a block was stored that is announced already");
   }
   return true;

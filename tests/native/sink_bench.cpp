@@ -76,7 +76,8 @@ Costs Measure(uint32_t blocks, uint32_t run, bool scattered, bool one_chain) {
 
   const uint32_t per_drain = std::max(1u, std::min(2048 / run, runs));
   const kvcast::Scope scope;
-  std::vector<uint32_t> reversed(run);
+  std::vector<uint32_t> nodes(size_t{per_drain} * run);
+  std::vector<uint32_t> reversed(nodes.size());
   kvc_borrowed_batch batch;
   Costs costs;
   const auto drain = [&] {
@@ -92,35 +93,34 @@ Costs Measure(uint32_t blocks, uint32_t run, bool scattered, bool one_chain) {
     for (uint32_t at = 0; at < runs; at += per_drain) {
       const uint32_t end = std::min(runs, at + per_drain);
       const double n = static_cast<double>(end - at) * run;
+      for (uint32_t r = at; r < end; ++r) {
+        const auto from = ids.begin() + static_cast<std::ptrdiff_t>(size_t{order[r]} * run);
+        const auto to = static_cast<std::ptrdiff_t>(size_t{r - at} * run);
+        std::copy_n(from, run, nodes.begin() + to);
+        std::reverse_copy(from, from + run, reversed.begin() + to);
+      }
       double remove = 0;
       double drain_remove = 0;
       if (round != 0) {
         const double begin = Nanoseconds();
-        for (uint32_t r = at; r < end; ++r) {
-          const uint32_t* nodes = &ids[size_t{order[r]} * run];
-          std::reverse_copy(nodes, nodes + run, reversed.begin());
-          sink->Remove(reversed.data(), run);
-        }
+        for (uint32_t r = 0; r < end - at; ++r) sink->Remove(&reversed[size_t{r} * run], run);
         remove = Nanoseconds() - begin;
         drain_remove = drain();
       }
-      for (uint32_t r = at; r < end; ++r) {  // as commits just have
-        for (uint32_t i = 0; i < run; ++i) {
-          auto* tokens = const_cast<uint32_t*>(geometry.Tokens(ids[size_t{order[r]} * run + i]));
-          for (uint32_t t = 0; t < kTokens; ++t) tokens[t] = static_cast<uint32_t>(random() >> 34);
-        }
+      for (uint32_t i = 0; i < (end - at) * run; ++i) {  // as commits just have
+        auto* tokens = const_cast<uint32_t*>(geometry.Tokens(nodes[i]));
+        for (uint32_t t = 0; t < kTokens; ++t) tokens[t] = static_cast<uint32_t>(random() >> 34);
       }
       uint32_t parent = kvcast::StoreRun::kRoot;
       const double begin = Nanoseconds();
-      for (uint32_t r = at; r < end; ++r) {
-        const uint32_t* nodes = &ids[size_t{order[r]} * run];
+      for (uint32_t r = 0; r < end - at; ++r) {
         kvcast::StoreRun stored;
         stored.parent = one_chain ? parent : kvcast::StoreRun::kRoot;
         stored.scope = stored.parent == kvcast::StoreRun::kRoot ? &scope : nullptr;
-        stored.nodes = nodes;
+        stored.nodes = &nodes[size_t{r} * run];
         stored.count = run;
         if (sink->Store(stored, false) != run) std::abort();
-        parent = nodes[run - 1];
+        parent = stored.nodes[run - 1];
       }
       const double store = Nanoseconds() - begin;
       const double drain_store = drain();
