@@ -260,6 +260,11 @@ class Harness {
   kvc_borrowed_batch Drain(uint64_t max_events = 0, uint64_t max_blocks = 0) {
     kvc_borrowed_batch batch;
     EXPECT_EQ(sink_.Drain(max_events, max_blocks, &batch), KVC_OK);
+    Check(batch);
+    return batch;
+  }
+  // Compares a batch with what the model expects next.
+  void Check(const kvc_borrowed_batch& batch) {
     for (const Fact& fact : Facts(batch)) {
       if (expected_.empty()) {
         ADD_FAILURE() << "nothing was left to hear, but: " << fact;
@@ -268,7 +273,6 @@ class Harness {
       EXPECT_EQ(fact, expected_.front());
       expected_.pop_front();
     }
-    return batch;
   }
   void DrainAll() {
     while (Drain().event_count != 0) {

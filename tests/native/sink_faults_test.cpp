@@ -1,0 +1,188 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Memory runs out at every allocation of an attach and of a drain in turn:
+// nothing may be lost, and trying again must succeed. And in steady state there
+// is no allocation at all.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "native/src/status.h"
+#include "sink_test_support.h"
+
+namespace {
+
+// Only what the test's own thread allocates while `counting` is on.
+thread_local bool counting = false;
+thread_local uint64_t allocations = 0;
+thread_local uint64_t fail_at = UINT64_MAX;
+
+void* Allocate(size_t size) {
+  if (counting && allocations++ == fail_at) throw std::bad_alloc();
+  void* memory = std::malloc(size == 0 ? 1 : size);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+struct Counting {
+  explicit Counting(uint64_t fail = UINT64_MAX) {
+    allocations = 0;
+    fail_at = fail;
+    counting = true;
+  }
+  ~Counting() { counting = false; }
+};
+
+}  // namespace
+
+// NOLINTBEGIN: the language's own signatures.
+void* operator new(size_t size) { return Allocate(size); }
+void* operator new[](size_t size) { return Allocate(size); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+// NOLINTEND
+
+namespace {
+
+using kvcast::Scope;
+using kvcast::SinkOptions;
+using kvcast::StoreRun;
+using kvcast::testing::Facts;
+using kvcast::testing::Harness;
+
+SinkOptions Options(kvc_hash_form form) {
+  SinkOptions options;
+  options.max_entries = 300;
+  options.projector.hash_form = form;
+  options.projector.max_blocks_per_event = 20;
+  return options;
+}
+
+Scope Lora(uint64_t id) {
+  Scope scope;
+  scope.parts = KVC_SCOPE_LORA_ID | KVC_SCOPE_LORA_NAME;
+  scope.lora_id = id;
+  scope.lora_name = "an adapter whose name is no short string " + std::to_string(id);
+  return scope;
+}
+
+TEST(SinkFaults, AttachIsAllOrNothing) {
+  uint64_t failures = 0;
+  for (uint64_t n = 0;; ++n) {
+    kvcast::testing::Arena arena(4, 8);
+    kvcast::testing::FakeHost host;
+    kvcast::StreamingEventSink sink(Options(KVC_HASH_SIGNED64));
+    bool failed = false;
+    try {
+      const Counting count(n);
+      sink.Attach(arena.geometry(), &host);
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+    kvc_stream_stats stats{};
+    sink.GetStats(&stats);
+    EXPECT_EQ(stats.attached, failed ? 0u : 1u);
+    EXPECT_EQ(stats.buffer_bytes != 0, !failed);
+    if (!failed) break;
+    ++failures;
+    kvc_borrowed_batch batch;
+    EXPECT_EQ(sink.Drain(0, 0, &batch), KVC_OK);
+    EXPECT_EQ(batch.event_count, 0u);
+    sink.Attach(arena.geometry(), &host);
+    sink.Detach();
+    EXPECT_EQ(host.detaches, 1);
+  }
+  EXPECT_GE(failures, 5u);
+}
+
+TEST(SinkFaults, ADrainThatFailsLosesNothing) {
+  for (const kvc_hash_form form : {KVC_HASH_SIGNED64, KVC_HASH_BYTES}) {
+    uint64_t failures = 0;
+    for (uint64_t n = 0;; ++n) {
+      SCOPED_TRACE("allocation " + std::to_string(n));
+      Harness harness(4, 300, Options(form));
+      const auto a = harness.Store(StoreRun::kRoot, 70, Lora(1));
+      const auto b = harness.Store(StoreRun::kRoot, 30, Lora(2));
+      harness.Store(a.back(), 10);
+      harness.Remove({b[29], b[28], b[27]});
+      harness.Store(b[26], 3);
+      harness.Store(StoreRun::kRoot, 5);
+      bool failed = false;
+      kvc_borrowed_batch batch{};
+      try {
+        const Counting count(n);
+        if (harness.sink().Drain(0, 0, &batch) != KVC_OK) ADD_FAILURE();
+      } catch (const std::bad_alloc&) {
+        failed = true;
+      }
+      const bool reached = allocations > n;
+      // What came in spite of it is the beginning; the rest comes afterwards.
+      if (!failed) harness.Check(batch);
+      harness.DrainAll();
+      EXPECT_EQ(harness.stats().mirror_blocks, harness.nodes().size());
+      EXPECT_EQ(harness.sink().projector()->scope_count(), 3u);
+      if (::testing::Test::HasFailure()) return;
+      if (!reached) break;
+      ++failures;
+    }
+    EXPECT_GE(failures, 8u);
+  }
+}
+
+TEST(SinkFaults, SteadyStateAllocatesNothing) {
+  for (const kvc_hash_form form : {KVC_HASH_SIGNED64, KVC_HASH_BYTES}) {
+    kvcast::testing::Arena arena(16, 200);
+    kvcast::testing::FakeHost host;
+    SinkOptions options = Options(form);
+    kvcast::StreamingEventSink sink(options);
+    sink.Attach(arena.geometry(), &host);
+    std::vector<uint32_t> nodes;
+    for (uint32_t node = 0; node < 100; ++node) {
+      nodes.push_back(node);
+      arena.Set(node, std::vector<uint32_t>(16, node));
+    }
+    const std::vector<uint32_t> going(nodes.rbegin(), nodes.rend());
+    const Scope scope = Lora(1);
+    const uint32_t stays = 150;
+    arena.Set(stays, std::vector<uint32_t>(16, stays));
+    StoreRun keep;
+    keep.scope = &scope;
+    keep.nodes = &stays;
+    keep.count = 1;
+    ASSERT_EQ(sink.Store(keep, false), 1u);
+    StoreRun run;
+    run.scope = &scope;
+    run.nodes = nodes.data();
+    run.count = 100;
+    for (int round = 0; round < 10; ++round) {
+      kvc_borrowed_batch batch;
+      uint32_t admitted = 0;
+      uint64_t events = 0;
+      uint64_t used = 0;
+      {
+        const Counting count;
+        admitted = sink.Store(run, false);
+        sink.Remove(going.data(), 100);
+        do {
+          if (sink.Drain(3, 0, &batch) != KVC_OK) break;
+          events += batch.event_count;
+        } while (batch.event_count != 0);
+        used = allocations;
+      }
+      ASSERT_EQ(admitted, 100u);
+      EXPECT_GE(events, 6u);
+      if (round >= 4) {
+        EXPECT_EQ(used, 0u) << "round " << round;
+      }
+    }
+  }
+}
+
+}  // namespace
