@@ -5,6 +5,7 @@ package subscribe
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/kvcast/kvcast/publisher/wire"
@@ -32,35 +33,48 @@ type place struct {
 	group  uint64
 }
 
+// block is an announced block. Its id is its index in Mirror.blocks.
 type block struct {
-	parent    wire.Hash
-	places    uint64 // one bit per place
-	children  uint32 // announced blocks that hang on this one
-	hasParent bool
-	counted   bool // its parent's children include it
+	places   uint64 // one bit per place; 0 = the id is free
+	stamp    uint64 // the event that stored it last
+	parent   uint32 // id of the block before it; 0 = none, or not known
+	children uint32 // announced blocks that hang on this one
+	// life counts the blocks that have had this id. A parent may go before its
+	// child, against the contract, and leave its id to another block: then
+	// parentLife, the parent's life when the child came, is not its life.
+	life, parentLife uint32
+	// hasParent is false at the root. keyed belongs to the verifier.
+	hasParent, keyed bool
 }
 
 // Mirror holds which blocks a publisher has announced and not taken back. It
 // follows any engine's stream: what contradicts the contract (a removal of
 // something unknown, a second store) changes nothing and is no error.
 type Mirror struct {
-	blocks map[wire.Hash]block
-	places map[place]uint
-	max    int
+	// ids finds blocks by integer hash, byteIDs by bytes hash. How an integer
+	// was signed makes no difference: a stream has one form.
+	ids     map[uint64]uint32
+	byteIDs map[string]uint32
+	blocks  []block // [0] is never used
+	free    []uint32
+	places  map[place]uint
+	max     int
+	stamp   uint64
 }
 
 // NewMirror returns an empty mirror for up to maxBlocks blocks; 0 means
-// DefaultMaxBlocks.
+// DefaultMaxBlocks. More than 2^32-2 cannot be had.
 func NewMirror(maxBlocks int) *Mirror {
 	if maxBlocks <= 0 {
 		maxBlocks = DefaultMaxBlocks
 	}
-	return &Mirror{blocks: map[wire.Hash]block{}, places: map[place]uint{}, max: maxBlocks}
+	return &Mirror{ids: map[uint64]uint32{}, byteIDs: map[string]uint32{}, blocks: make([]block, 1),
+		places: map[place]uint{}, max: min(maxBlocks, math.MaxUint32-1)}
 }
 
 // Apply takes over the events of one batch, in order. It fails only with
-// ErrMirrorFull; what came before the event that did not fit has been applied.
-// Nothing of the events is kept.
+// ErrMirrorFull; what came before the block that did not fit has been applied.
+// The events are not kept.
 func (m *Mirror) Apply(events []wire.Event) error {
 	for i := range events {
 		e := &events[i]
@@ -73,12 +87,13 @@ func (m *Mirror) Apply(events []wire.Event) error {
 			if err != nil {
 				return err
 			}
-			parent, hasParent := e.Parent, e.HasParent
+			m.stamp++
+			parent, hasParent := m.find(e.Parent), e.HasParent
 			for _, h := range e.Hashes {
-				if _, err := m.store(h, parent, hasParent, bit); err != nil {
+				if parent, _, err = m.store(h, parent, hasParent, bit); err != nil {
 					return err
 				}
-				parent, hasParent = h, true
+				hasParent = true
 			}
 		case e.Kind == wire.KindRemoved:
 			bit, err := m.bit(e)
@@ -94,27 +109,38 @@ func (m *Mirror) Apply(events []wire.Event) error {
 }
 
 // Len is the number of different blocks, in all media together.
-func (m *Mirror) Len() int { return len(m.blocks) }
+func (m *Mirror) Len() int { return len(m.ids) + len(m.byteIDs) }
 
 // Has reports whether a block is announced in any medium.
-func (m *Mirror) Has(h wire.Hash) bool {
-	_, ok := m.blocks[h]
-	return ok
-}
+func (m *Mirror) Has(h wire.Hash) bool { return m.find(h) != 0 }
 
 // Patterns returns the 64-bit patterns of all blocks in rising order; for bytes
 // hashes their first 8 bytes.
 func (m *Mirror) Patterns() []uint64 {
-	out := make([]uint64, 0, len(m.blocks))
-	for h := range m.blocks {
-		out = append(out, h.Bits)
+	out := make([]uint64, 0, m.Len())
+	for h := range m.ids {
+		out = append(out, h)
+	}
+	for raw := range m.byteIDs {
+		out = append(out, wire.HashOfBytes([]byte(raw)).Bits)
 	}
 	slices.Sort(out)
 	return out
 }
 
 func (m *Mirror) clear() {
-	clear(m.blocks)
+	clear(m.ids)
+	clear(m.byteIDs)
+	m.blocks = m.blocks[:1]
+	m.free = m.free[:0]
+}
+
+// find returns the id of a block, or 0.
+func (m *Mirror) find(h wire.Hash) uint32 {
+	if h.Kind == wire.HashBytes {
+		return m.byteIDs[h.Raw]
+	}
+	return m.ids[h.Bits]
 }
 
 // bit returns the bit of an event's place, giving it one at first sight.
@@ -149,57 +175,80 @@ const (
 	hasChildren         // removal of a block that announced blocks hang on
 )
 
-func (m *Mirror) store(h, parent wire.Hash, hasParent bool, bit uint64) (outcome, error) {
-	b, ok := m.blocks[h]
-	if ok {
-		if b.hasParent != hasParent || hasParent && b.parent != parent {
-			return otherParent, nil
-		}
-		if b.places&bit != 0 {
-			return again, nil
+// store adds a block to a place and returns its id. parent is the id of the
+// block before it, 0 if that is not known or not there.
+func (m *Mirror) store(h wire.Hash, parent uint32, hasParent bool, bit uint64) (uint32, outcome, error) {
+	if id := m.find(h); id != 0 {
+		b := &m.blocks[id]
+		switch {
+		case b.hasParent != hasParent, parent != 0 && m.parentOf(b) != 0 && parent != b.parent:
+			return id, otherParent, nil
+		case b.places&bit != 0:
+			return id, again, nil
 		}
 		b.places |= bit
-		m.blocks[h] = b
-		return done, nil
+		b.stamp = m.stamp
+		return id, done, nil
 	}
-	if len(m.blocks) >= m.max {
-		return done, &Error{"apply", ErrMirrorFull, fmt.Sprintf("%d blocks", m.max)}
+	if m.Len() >= m.max {
+		return 0, done, &Error{"apply", ErrMirrorFull, fmt.Sprintf("%d blocks", m.max)}
 	}
 	if len(h.Raw) > maxHashBytes {
-		return done, &Error{"apply", ErrMirrorFull, fmt.Sprintf("a hash of %d bytes", len(h.Raw))}
+		return 0, done, &Error{"apply", ErrMirrorFull, fmt.Sprintf("a hash of %d bytes", len(h.Raw))}
 	}
-	b = block{places: bit, hasParent: hasParent}
-	if hasParent {
-		b.parent = parent
-		if p, ok := m.blocks[parent]; ok {
-			p.children++
-			m.blocks[parent] = p
-			b.counted = true
-		}
+	id := m.newID()
+	p := &m.blocks[parent]
+	m.blocks[id] = block{places: bit, stamp: m.stamp, parent: parent, hasParent: hasParent,
+		life: m.blocks[id].life + 1, parentLife: p.life}
+	if parent != 0 {
+		p.children++
 	}
-	m.blocks[h] = b
-	return done, nil
+	if h.Kind == wire.HashBytes {
+		m.byteIDs[h.Raw] = id
+	} else {
+		m.ids[h.Bits] = id
+	}
+	return id, done, nil
+}
+
+// parentOf returns the id of a block's parent, 0 if that is not there any more.
+func (m *Mirror) parentOf(b *block) uint32 {
+	if m.blocks[b.parent].life != b.parentLife {
+		return 0
+	}
+	return b.parent
+}
+
+func (m *Mirror) newID() uint32 {
+	if n := len(m.free); n > 0 {
+		id := m.free[n-1]
+		m.free = m.free[:n-1]
+		return id
+	}
+	m.blocks = append(m.blocks, block{})
+	return uint32(len(m.blocks) - 1)
 }
 
 // remove takes a block out of one place. It does so also when it returns
 // hasChildren.
 func (m *Mirror) remove(h wire.Hash, bit uint64) outcome {
-	b, ok := m.blocks[h]
-	if !ok || b.places&bit == 0 {
+	id := m.find(h)
+	if id == 0 || m.blocks[id].places&bit == 0 {
 		return unknown
 	}
+	b := &m.blocks[id]
 	if b.places &^= bit; b.places != 0 {
-		m.blocks[h] = b
 		return done
 	}
-	delete(m.blocks, h)
-	if b.counted {
-		// The parent may have gone and come back meanwhile, without its
-		// children: a contradiction, but no reason to count below zero.
-		if p, ok := m.blocks[b.parent]; ok && p.children > 0 {
-			p.children--
-			m.blocks[b.parent] = p
-		}
+	if h.Kind == wire.HashBytes {
+		delete(m.byteIDs, h.Raw)
+	} else {
+		delete(m.ids, h.Bits)
+	}
+	m.free = append(m.free, id)
+	b.life++
+	if p := m.parentOf(b); p != 0 {
+		m.blocks[p].children--
 	}
 	if b.children > 0 {
 		return hasChildren

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	"github.com/kvcast/kvcast/bindings/event"
@@ -76,16 +77,14 @@ type Verifier struct {
 	form   event.Form
 	formed bool
 
-	// keys holds the full key of each block in the mirror whose key is known.
-	keys map[wire.Hash]event.Digest
-	seen map[wire.Hash]struct{}
+	// keys holds, by id, the full key of each block of the mirror that is keyed.
+	keys []event.Digest
 	hash []byte // input of one SHA-256
 }
 
 // NewVerifier returns a verifier that has seen nothing.
 func NewVerifier(o VerifierOptions) *Verifier {
-	v := &Verifier{mirror: NewMirror(o.MaxBlocks), given: o,
-		keys: map[wire.Hash]event.Digest{}, seen: map[wire.Hash]struct{}{}}
+	v := &Verifier{mirror: NewMirror(o.MaxBlocks), given: o}
 	v.newLife()
 	v.report.Lives = 0
 	return v
@@ -125,7 +124,6 @@ func broken(index int, format string, args ...any) error {
 
 func (v *Verifier) newLife() {
 	v.mirror.clear()
-	clear(v.keys)
 	v.report.Lives++
 	v.report.Complete = false
 	v.sizes = map[uint64]uint32{}
@@ -178,7 +176,6 @@ func (v *Verifier) check(seq uint64, batch *wire.Batch) error {
 				return broken(i, "a clear is not alone in its batch, which has %d events", len(events))
 			}
 			v.mirror.clear()
-			clear(v.keys)
 			v.report.Clears++
 			v.report.Complete = true
 		case wire.KindStored:
@@ -262,37 +259,58 @@ func (v *Verifier) stored(i int, e *wire.Event) error {
 	if err := v.shape(i, e); err != nil {
 		return err
 	}
-	parent, hasParent := e.Parent, e.HasParent
-	key, known := v.startKey(e)
+	m := v.mirror
+	m.stamp++
+	var parent uint32
+	hasParent := e.HasParent
+	if hasParent {
+		if parent = m.find(e.Parent); parent == 0 && v.report.Complete {
+			return broken(i, "parent %s is not announced", e.Parent)
+		}
+	}
+	key, known := v.startKey(e, parent)
 	for j, h := range e.Hashes {
+		if e.HasParent && h == e.Parent {
+			return broken(i, "hash %s is in the event twice", h)
+		}
 		if known {
 			tokens := e.Tokens[j*int(e.BlockSize) : (j+1)*int(e.BlockSize)]
 			if key, known, err = v.checkKey(i, h, key, tokens, !hasParent); err != nil {
 				return err
 			}
 		}
-		what, err := v.mirror.store(h, parent, hasParent, bit)
+		id, what, err := m.store(h, parent, hasParent, bit)
 		switch {
 		case err != nil:
 			return err
+		case what != done && m.blocks[id].stamp == m.stamp:
+			return broken(i, "hash %s is in the event twice", h)
 		case what == again:
 			return broken(i, "hash %s is announced already", h)
 		case what == otherParent:
 			return broken(i, "hash %s was announced under another parent", h)
 		}
 		if known {
-			v.keys[h] = key
+			v.setKey(id, key)
 		} else {
 			v.report.UnverifiedKeys++
 		}
 		v.report.StoredBlocks++
-		parent, hasParent = h, true
+		parent, hasParent = id, true
 	}
 	return nil
 }
 
-// shape checks what can be said without the hashes' values, and that the
-// hashes differ from each other and from their parent, which must be known.
+func (v *Verifier) setKey(id uint32, key event.Digest) {
+	if n := len(v.mirror.blocks); len(v.keys) < n {
+		v.keys = slices.Grow(v.keys, n-len(v.keys))[:n]
+	}
+	v.keys[id] = key
+	v.mirror.blocks[id].keyed = true
+}
+
+// shape checks what can be said of a store without what came before it, except
+// the block size.
 func (v *Verifier) shape(i int, e *wire.Event) error {
 	if e.BlockSize == 0 {
 		return broken(i, "block size 0")
@@ -311,37 +329,27 @@ func (v *Verifier) shape(i int, e *wire.Event) error {
 	if e.HasLoRAID && e.LoRAID > math.MaxInt64 {
 		return broken(i, "LoRA id %d is above 2^63-1", e.LoRAID)
 	}
-	clear(v.seen)
 	if e.HasParent {
-		if err := v.hashKind(i, e.Parent); err != nil {
-			return err
-		}
-		if v.report.Complete && !v.mirror.Has(e.Parent) {
-			return broken(i, "parent %s is not announced", e.Parent)
-		}
-		v.seen[e.Parent] = struct{}{}
-	}
-	for _, h := range e.Hashes {
-		if _, twice := v.seen[h]; twice {
-			return broken(i, "hash %s is in the event twice", h)
-		}
-		v.seen[h] = struct{}{}
+		return v.hashKind(i, e.Parent)
 	}
 	return nil
 }
 
 // startKey returns the key before the first block of an event, or false if it
 // cannot be known.
-func (v *Verifier) startKey(e *wire.Event) (event.Digest, bool) {
+func (v *Verifier) startKey(e *wire.Event, parent uint32) (event.Digest, bool) {
 	if x := e.Extra; x != nil &&
 		(x.StringTokens != nil || x.ExtraKeys != nil || x.MMKeys != nil || x.CacheSalt != "") {
 		return event.Digest{}, false
 	}
-	if e.HasParent {
-		key, ok := v.keys[e.Parent]
-		return key, ok
+	switch {
+	case !e.HasParent:
+		return rootKey(e), true
+	case v.mirror.blocks[parent].keyed:
+		return v.keys[parent], true
+	default:
+		return event.Digest{}, false
 	}
-	return rootKey(e), true
 }
 
 // rootKey is the key of the scope without a salt: salts are never on the wire.
@@ -428,9 +436,6 @@ func (v *Verifier) removed(i int, e *wire.Event) error {
 			v.report.UnknownRemovals++
 		case what == hasChildren && v.report.Complete:
 			return broken(i, "hash %s is removed before a block that hangs on it", h)
-		}
-		if !v.mirror.Has(h) {
-			delete(v.keys, h)
 		}
 		v.report.RemovedBlocks++
 	}
