@@ -12,7 +12,7 @@
 
 #include "kvcast/kvcast.h"
 #include "native/src/handles.h"
-#include "sink_test_support.h"
+#include "tests/native/sink_test_support.h"
 
 namespace {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "native/src/status.h"
-#include "sink_test_support.h"
+#include "tests/native/sink_test_support.h"
 
 namespace {
 

@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "sink_test_support.h"
+#include "tests/native/sink_test_support.h"
 
 namespace {
 
