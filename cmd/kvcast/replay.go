@@ -371,9 +371,11 @@ func (r *replayer) close() error {
 // run serves all requests, or those before an interruption.
 func (r *replayer) run(ctx context.Context) error {
 	r.started = time.Now()
+	// An interruption ends a read from a pipe, too.
+	defer context.AfterFunc(ctx, r.requests.close)()
 	for ctx.Err() == nil {
 		req, err := r.requests.next()
-		if err == io.EOF {
+		if err == io.EOF || err != nil && ctx.Err() != nil {
 			break
 		}
 		if err != nil {

@@ -399,6 +399,39 @@ func TestInterruptedReplay(t *testing.T) {
 	}
 }
 
+// So does one that waits for its trace, which comes through a pipe: each
+// request is served when it is there.
+func TestInterruptedPipe(t *testing.T) {
+	t.Parallel()
+	endpoint := "ipc://" + filepath.Join(shortTemp(t), "s")
+	tap := startPiped(t, "tap", endpoint, "--verify")
+	p := command(t, "replay", "--trace", "/dev/stdin", "--endpoint", endpoint, "--wait-subscribers", "1", "--json")
+	in, err := p.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Cmd.Stdout = &p.stdout
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r := newReader(t, "signed64")
+	for i := range 3 {
+		if _, err := fmt.Fprintf(in, `{"timestamp":0,"input_length":32,"output_length":0,"hash_ids":[%d]}`+"\n", i); err != nil {
+			t.Fatal(err)
+		}
+		for r.stored < 2*(i+1) {
+			var line tapLine
+			tap.line(&line)
+			r.take(line)
+		}
+	}
+	p.signal(os.Interrupt)
+	p.good()
+	if s := p.summary(); !s.Interrupted || s.Requests != 3 || s.StoredBlocks != 6 {
+		t.Errorf("summary: %+v", s)
+	}
+}
+
 // Nothing is sent before as many have subscribed as were asked for.
 func TestWaitSubscribers(t *testing.T) {
 	t.Parallel()

@@ -370,7 +370,7 @@ func TestTapIdleExit(t *testing.T) {
 	}
 
 	engine, endpoint := newEngine(t)
-	tap := start(t, "tap", endpoint, "--topic", "kv", "--idle-exit", "1s")
+	tap := start(t, "tap", endpoint, "--topic", "kv", "--idle-exit", "3s")
 	engine.join()
 	engine.send([]byte("other"), binary.BigEndian.AppendUint64(nil, 1), empty)
 	engine.batch(2, empty)
