@@ -774,3 +774,51 @@ func TestWake(t *testing.T) {
 	default:
 	}
 }
+
+// TestDeferredParents: a chain that overflows the record buffer goes on while
+// part of it waits to be announced. There is room for the new block, but its
+// parent comes first.
+func TestDeferredParents(t *testing.T) {
+	for drained := 1; drained <= 12; drained++ {
+		m, s := newPair(t, bindings.Config{CapacityBlocks: 64, TokensPerBlock: 1},
+			bindings.StreamConfig{MaxEntries: 12, MaxBlocksPerEvent: 1})
+		q := open(t, m, bindings.Prompt{})
+		grow(t, q, 64)
+		commit(t, q, sequential(0, 32))
+		if stats, err := s.Stats(); err != nil || stats.PendingBlocks < 16 {
+			t.Fatalf("stats %+v, %v", stats, err)
+		}
+		announced := map[uint64]bool{}
+		take := func(maxBlocks int) int {
+			b, err := s.Drain(0, maxBlocks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range b.Events {
+				e := e.(*bindings.BlockStored)
+				if e.HasParent && !announced[e.ParentHash] {
+					t.Errorf("after %d: %x before its parent", drained, e.Hashes[0])
+				}
+				announced[e.Hashes[0]] = true
+			}
+			defer b.Release()
+			return b.Blocks + int(b.RemainingBytes+b.PendingBlocks)
+		}
+		for i := range 16 {
+			take(drained)
+			commit(t, q, []uint32{uint32(100 + i)})
+			if err := m.Check(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 64 {
+			if take(0) == 0 {
+				break
+			}
+		}
+		if len(announced) != 48 {
+			t.Errorf("after %d: %d blocks announced, want 48", drained, len(announced))
+		}
+		release(t, q)
+	}
+}
