@@ -40,6 +40,11 @@ func testMain(m *testing.M) int {
 		return 2
 	}
 	defer os.RemoveAll(folder)
+	// One test runs the tool as another user.
+	if err := os.Chmod(folder, 0o755); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
 	kvcast = filepath.Join(folder, "kvcast")
 	build := exec.Command("go", "build", raceFlag, "-o", kvcast, "github.com/kvcast/kvcast/cmd/kvcast")
 	if out, err := build.CombinedOutput(); err != nil {

@@ -219,15 +219,38 @@ func TestRefusesUnwritableFiles(t *testing.T) {
 		}
 	})
 	t.Run("no permission", func(t *testing.T) {
-		if os.Geteuid() == 0 {
-			t.Skip("root may write everywhere")
-		}
-		folder := t.TempDir()
-		if err := os.Chmod(folder, 0o555); err != nil {
+		// Not in t.TempDir, which nobody else can enter.
+		folder := shortTemp(t)
+		if err := os.Chmod(folder, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		p := start(t, "replay", "--trace", traceFile, "--publisher", "off", "--resident-out", filepath.Join(folder, "r"))
-		p.wantLine(2, "--resident-out ", "permission denied")
+		file := filepath.Join(folder, "r")
+		if err := os.WriteFile(file, []byte("old\n"), 0o444); err != nil {
+			t.Fatal(err)
+		}
+		closed := filepath.Join(folder, "closed")
+		if err := os.Mkdir(closed, 0o555); err != nil {
+			t.Fatal(err)
+		}
+		trace := filepath.Join(folder, "trace.jsonl")
+		line := `{"timestamp":0,"input_length":20,"output_length":0,"hash_ids":[1]}`
+		if err := os.WriteFile(trace, []byte(line), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{file, filepath.Join(closed, "r")} {
+			p := command(t, "replay", "--trace", trace, "--publisher", "off", "--resident-out", path)
+			if os.Geteuid() == 0 {
+				// Root may write everywhere; nobody may not.
+				p.Cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+			}
+			if err := p.Start(); err != nil {
+				t.Fatal(err)
+			}
+			p.wantLine(2, "--resident-out "+path+": permission denied")
+		}
+		if got := read(t, file); got != "old\n" {
+			t.Errorf("the file now holds %q", got)
+		}
 	})
 	t.Run("full device", func(t *testing.T) {
 		p := start(t, "replay", "--trace", traceFile, "--limit", "1", "--publisher", "off", "--resident-out", "/dev/full")
