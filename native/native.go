@@ -7,7 +7,7 @@
 package native
 
 // #cgo CPPFLAGS: -I${SRCDIR}/include -I${SRCDIR}/..
-// #cgo CXXFLAGS: -std=c++17 -O3 -fvisibility=hidden
+// #cgo CXXFLAGS: -std=c++17 -O3 -DNDEBUG -fvisibility=hidden
 // #cgo LDFLAGS: -lpthread
 import "C"
 

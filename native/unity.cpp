@@ -8,6 +8,7 @@
 #include "native/src/check.cpp"
 #include "native/src/fence_pool.cpp"
 #include "native/src/host_device.cpp"
+#include "native/src/host_memory.cpp"
 #include "native/src/manager.cpp"
 #include "native/src/page_pool.cpp"
 #include "native/src/prefix_tree.cpp"

@@ -27,7 +27,7 @@ HostDevice::HostDevice(uint32_t pages, uint64_t page_bytes, uint64_t seed, bool 
   if (page_bytes > std::numeric_limits<size_t>::max() / 2 / pages) {
     throw Error(KVC_INVALID_ARGUMENT, "capacity_blocks x page_bytes does not fit the address space");
   }
-  memory_ = Slab(static_cast<size_t>(page_bytes) * pages);
+  memory_ = Slab(static_cast<size_t>(page_bytes) * pages, "the pages (capacity_blocks x page_bytes)");
   streams_[0].open = true;
   streams_[kJoinSlot].open = true;
   if (poison_) {

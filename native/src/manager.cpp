@@ -75,7 +75,8 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
     sequences_[i].next_free = free_sequence_;
     free_sequence_ = i;
   }
-  tails_ = Slab(size_t{max_sequences_} * block_size_ * sizeof(uint32_t));
+  tails_ = Slab(size_t{max_sequences_} * block_size_ * sizeof(uint32_t),
+                "the tails of sequences (max_sequences x tokens_per_block)");
   victims_.reserve(config.capacity_blocks);
   removals_.reserve(config.capacity_blocks);
   streams_[kJoinSlot].id = manager::kJoinStream;

@@ -8,7 +8,7 @@
 namespace kvcast {
 
 PagePool::PagePool(uint32_t count, Device& device, FencePool& fences)
-    : total_(count), device_(device), fences_(fences), slab_(size_t{count} * sizeof(Page)),
+    : total_(count), device_(device), fences_(fences), slab_(size_t{count} * sizeof(Page), "the page records (capacity_blocks)"),
       pages_(reinterpret_cast<Page*>(slab_.data())) {
   quarantined_last_.fill(kNil);
   for (PageId id = count; id-- > 0;) {

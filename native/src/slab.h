@@ -12,6 +12,8 @@
 #include <new>
 #include <utility>
 
+#include "native/src/host_memory.h"
+
 namespace kvcast {
 
 // Owns one anonymous mapping. Arenas come from here and not from the heap so
@@ -21,8 +23,10 @@ namespace kvcast {
 class Slab {
  public:
   Slab() = default;
-  explicit Slab(size_t bytes) : bytes_(bytes) {
+  // `what` names the memory in the error if there is not enough of it.
+  Slab(size_t bytes, const char* what) : bytes_(bytes) {
     if (bytes == 0) return;
+    RequireHostMemory(bytes, what);
     void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) throw std::bad_alloc();
     data_ = static_cast<std::byte*>(p);

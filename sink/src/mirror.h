@@ -45,6 +45,10 @@ class Mirror {
     size_t space = token_memory_.size() * 4;
     tokens_ = static_cast<uint32_t*>(std::align(kLineBytes, 4, start, space));
   }
+  // Memory that each block which can exist takes.
+  [[nodiscard]] static constexpr uint64_t BytesPerBlock(uint32_t tokens_per_block) {
+    return sizeof(Block) + sizeof(uint32_t) * uint64_t{tokens_per_block};
+  }
   Mirror(const Mirror&) = delete;
   Mirror& operator=(const Mirror&) = delete;
 
@@ -93,14 +97,14 @@ class Mirror {
   uint64_t size_ = 0;
 };
 
-// Which announced blocks have which wire hash: 64 bits can meet by chance, and
-// two scopes that differ only in a LoRA id beside a name have equal keys. Open
+// Which announced blocks have which wire hash: 64 bits can meet by chance. Open
 // addressing over (tag, node), linear probing, deletion by shifting back.
 class HashIndex {
  public:
   // Three slots per block: with two, walking the longer clusters cost more than
   // the smaller table saved (removal of a block 37 against 30 ns).
-  explicit HashIndex(uint32_t max_blocks) : slots_(size_t{max_blocks} * 3 + 1) {}
+  explicit HashIndex(uint32_t max_blocks) : slots_(size_t{max_blocks} * kSlotsPerBlock + 1) {}
+  [[nodiscard]] static constexpr uint64_t BytesPerBlock() { return kSlotsPerBlock * sizeof(Slot); }
 
   // Adds a block. `same(node)` says whether that block's hash is equal to the
   // new one's. True if there was one.
@@ -151,6 +155,7 @@ class HashIndex {
   void Prefetch(uint64_t hash) const { PrefetchForWrite(&slots_[Home(Tag(hash))]); }
 
  private:
+  static constexpr size_t kSlotsPerBlock = 3;
   static constexpr uint32_t kEmpty = UINT32_MAX;
   struct Slot {
     uint32_t tag = 0;

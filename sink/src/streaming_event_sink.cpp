@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "native/src/host_memory.h"
 #include "native/src/status.h"
 
 namespace kvcast {
@@ -43,6 +44,10 @@ void StreamingEventSink::Attach(const SinkGeometry& geometry, SinkHost* host) {
   const uint64_t store_words = kStoreChildWords + 1 + geometry.tokens_per_block;
   const uint64_t capacity = kRemovalWords * geometry.max_blocks + kClearWords +
                             options_.max_entries * store_words + kMaxScopeWords;
+  RequireHostMemory(capacity * sizeof(uint32_t), "the record buffer (max_entries)");
+  RequireHostMemory(geometry.max_blocks * (Mirror::BytesPerBlock(geometry.tokens_per_block) +
+                                           HashIndex::BytesPerBlock()),
+                    "the stream's mirror (capacity_blocks)");
   auto projector = std::make_unique<Projector>(options_.projector, geometry.tokens_per_block,
                                                geometry.max_blocks, ring_, recorded_, drained_);
   ring_.Allocate(capacity);

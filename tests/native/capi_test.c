@@ -124,6 +124,10 @@ int main(void) {
     config.capacity_blocks = 1u << 28;
     CHECK(kvc_manager_create(&config, NULL, &m, NULL) == KVC_INVALID_ARGUMENT);
     kvc_config_init(&config);
+    config.page_bytes = UINT64_C(1) << 40; /* more than any machine has */
+    CHECK(kvc_manager_create(&config, NULL, &m, &err) == KVC_OUT_OF_MEMORY);
+    CHECK(strstr(err.message, "page_bytes") != NULL);
+    kvc_config_init(&config);
     config.struct_size = 4096;
     CHECK(kvc_manager_create(&config, NULL, &m, &err) == KVC_INVALID_ARGUMENT);
     CHECK(kvc_manager_create(NULL, NULL, &m, &err) == KVC_INVALID_ARGUMENT);
