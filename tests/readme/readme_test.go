@@ -1,0 +1,92 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package readme keeps the README true: what it shows is what is there.
+package readme
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// block returns the fenced block that follows the marker.
+func block(t *testing.T, text, marker string) string {
+	t.Helper()
+	_, after, found := strings.Cut(text, "<!-- "+marker+" -->\n```")
+	if !found {
+		t.Fatalf("README.md has no block marked %q", marker)
+	}
+	_, after, _ = strings.Cut(after, "\n")
+	body, _, found := strings.Cut(after, "```\n")
+	if !found {
+		t.Fatalf("the block marked %q has no end", marker)
+	}
+	return body
+}
+
+func TestQuickstartIsTheProgram(t *testing.T) {
+	shown := block(t, read(t, "README.md"), "quickstart")
+	if !strings.Contains(read(t, "examples/quickstart/main.go"), shown) {
+		t.Error("the Go program in README.md is not the one in examples/quickstart/main.go")
+	}
+}
+
+func TestQuickstartOutputIsReal(t *testing.T) {
+	shown := block(t, read(t, "README.md"), "quickstart output")
+	if want := read(t, "examples/quickstart/testdata/output.txt"); shown != want {
+		t.Errorf("README.md shows\n%s\nthe program prints\n%s", shown, want)
+	}
+}
+
+// Relative links must lead somewhere.
+func TestLinks(t *testing.T) {
+	links := regexp.MustCompile(`\]\(([^)#]+)[^)]*\)`)
+	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = append(files, filepath.Join(root, "README.md"), filepath.Join(root, "CHANGELOG.md"))
+	checked := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range links.FindAllStringSubmatch(string(text), -1) {
+			if strings.Contains(match[1], "://") {
+				continue
+			}
+			checked++
+			if _, err := os.Stat(filepath.Join(filepath.Dir(file), match[1])); err != nil {
+				t.Errorf("%s links to %s, which is not there", file, match[1])
+			}
+		}
+	}
+	if checked == 0 {
+		t.Error("no links were found: the pattern no longer fits")
+	}
+}
+
+// Every verb that the README names is one of the Makefile's.
+func TestVerbs(t *testing.T) {
+	makefile := read(t, "Makefile")
+	for _, match := range regexp.MustCompile("(?m)(?:`|^)make ([a-z][a-z-]*)").FindAllStringSubmatch(read(t, "README.md"), -1) {
+		if !strings.Contains(makefile, "\n"+match[1]+":") {
+			t.Errorf("README.md names `make %s`, which the Makefile does not have", match[1])
+		}
+	}
+}
