@@ -595,6 +595,49 @@ func TestFences(t *testing.T) {
 	}
 }
 
+// TestQuarantineOfTwoStreams: a page that two streams have used is as good as
+// free to the one that is left when the other has finished.
+func TestQuarantineOfTwoStreams(t *testing.T) {
+	m := newManager(t, bindings.Config{CapacityBlocks: 2, PageBytes: 8, Poison: true})
+	var streams [2]bindings.DeviceStream
+	var users [2]*bindings.Sequence
+	tokens := sequential(0, 4)
+	for i := range streams {
+		id, err := m.NewDeviceStream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		streams[i] = id
+		users[i] = open(t, m, bindings.Prompt{Tokens: tokens, DeviceStream: id})
+		grow(t, users[i], 4*(i+1)) // the second one has a page of its own beside the match
+		pages, err := users[i].Pages(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.HostFill(id, []bindings.Fill{{Page: pages[i], Value: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		commit(t, users[i], tokens[users[i].MatchedTokens():])
+	}
+	for _, q := range users {
+		release(t, q)
+	}
+	if err := m.Reset(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := m.HostAdvance(streams[0], 100); n != 1 || err != nil {
+		t.Fatalf("executed %d, %v", n, err)
+	}
+	q := open(t, m, bindings.Prompt{DeviceStream: streams[1]})
+	if r, err := q.Grow(8); err != nil || r.AddedPages != 2 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	release(t, q)
+	if err := m.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestManyStreams: pages of more streams than a result can name are joined.
 func TestManyStreams(t *testing.T) {
 	m := newManager(t, bindings.Config{CapacityBlocks: 16, PageBytes: 8})

@@ -60,6 +60,22 @@ FenceSetId FencePool::Merge(FenceSetId a, FenceSetId b) {
   return id;
 }
 
+FenceSetId FencePool::Prune(FenceSetId id) {
+  Fence waiting[kMax];
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < sets_[id].count; ++i) {
+    const Fence fence = sets_[id].fences[i];
+    if (!device_.Reached(fence.slot, fence.position)) waiting[count++] = fence;
+  }
+  if (id == 0 || count == sets_[id].count) return id;
+  // Others may share the set, so it is not changed in place.
+  const FenceSetId pruned = count == 0 ? 0 : Take();
+  for (uint32_t i = 0; i < count; ++i) sets_[pruned].fences[i] = waiting[i];
+  if (count != 0) sets_[pruned].count = count;
+  Release(id);
+  return pruned;
+}
+
 void FencePool::Release(FenceSetId id) {
   if (id == 0 || --sets_[id].refs != 0) return;
   sets_[id].count = free_;

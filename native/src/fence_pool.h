@@ -36,6 +36,8 @@ class FencePool {
   [[nodiscard]] FenceSetId Single(Fence fence);
   // Consumes a reference to `a` and one to `b`; drops what has been reached.
   [[nodiscard]] FenceSetId Merge(FenceSetId a, FenceSetId b);
+  // Consumes a reference to `id`; drops what has been reached.
+  [[nodiscard]] FenceSetId Prune(FenceSetId id);
 
   FenceSetId Retain(FenceSetId id) {
     if (id != 0) ++sets_[id].refs;

@@ -245,7 +245,7 @@ void Manager::FlushRemovals() {
 
 void Manager::Reset() {
   std::unique_lock<WriterFirstMutex> lock(mutex_);
-  fences_.Reserve(pages_.cached());
+  fences_.Reserve(size_t{pages_.cached()} + 2);
   counters_.reset_blocks += tree_.size();
   ++counters_.resets;
   while (pages_.FirstEvictable() != kNil) pages_.GiveUpCached(pages_.FirstEvictable());

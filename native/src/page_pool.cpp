@@ -57,6 +57,13 @@ void PagePool::PollList(PageList& list, bool in_order) {
       PushFree(id);
     } else if (in_order) {
       break;  // the later ones of the stream have not been reached either
+    } else {
+      // Of several streams one may be left: to that one the page is as good as free.
+      pages_[id].used = fences_.Prune(pages_[id].used);
+      if (fences_.SingleSlot(pages_[id].used) != 0) {
+        LeaveQuarantine(id);
+        Quarantine(id);
+      }
     }
     id = next;
   }
@@ -127,7 +134,7 @@ void PagePool::GiveUpCached(PageId id) {
 // The page is on no list and has no holder.
 void PagePool::GiveUp(PageId id) {
   Page& page = pages_[id];
-  page.used = fences_.Merge(page.used, page.ready);
+  page.used = fences_.Prune(fences_.Merge(page.used, page.ready));
   page.ready = 0;
   if (fences_.Reached(page.used)) {
     PushFree(id);

@@ -374,7 +374,8 @@ typedef struct kvc_grow_result {
   kvc_status status;
   uint32_t added_pages;
   uint32_t evicted_blocks;
-  uint32_t leaving_pages; /* NOT_NOW: pages whose fences have not been reached yet */
+  uint32_t leaving_pages; /* NOT_NOW: pages that would help once their fences are reached, as
+                             far as they were looked at */
 } kvc_grow_result;
 
 /* Gives sequences room, all or nothing for each item, evicting least recently
