@@ -295,7 +295,7 @@ func TestCallErrors(t *testing.T) {
 
 func TestErrorText(t *testing.T) {
 	e := &bindings.Error{Op: "grow", Status: bindings.StatusNotNow, Detail: "why", SystemCode: 12}
-	if got, want := e.Error(), "kvcast: grow: not now: why (code 12)"; got != want {
+	if got, want := e.Error(), "bindings: grow: not now: why (code 12)"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if errors.Is(e, bindings.ErrNeverFits) || errors.Is(e, &bindings.Error{Op: "commit", Status: e.Status}) {

@@ -107,7 +107,7 @@ type Error struct {
 
 // Error implements error.
 func (e *Error) Error() string {
-	s := "kvcast: " + e.Op + ": " + e.Status.String()
+	s := "bindings: " + e.Op + ": " + e.Status.String()
 	if e.Detail != "" {
 		s += ": " + e.Detail
 	}
