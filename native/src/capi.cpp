@@ -77,8 +77,8 @@ kvcast::PromptArrays Arrays(const kvc_prompt* prompts, uint32_t count, const uin
   RequireArray(scopes, scope_count, "scopes[] is NULL");
   RequireArray(bytes, byte_count, "bytes[] is NULL");
   static const uint32_t kNoTokens = 0;
-  return {tokens != nullptr ? tokens : &kNoTokens, token_count, scopes, scope_count, bytes,
-          byte_count};
+  return {
+      tokens != nullptr ? tokens : &kNoTokens, token_count, scopes, scope_count, bytes, byte_count};
 }
 
 template <typename Body>
@@ -108,19 +108,32 @@ const char* kvc_version(void) KVC_NOEXCEPT {
 
 const char* kvc_status_name(kvc_status status) KVC_NOEXCEPT {
   switch (status) {
-    case KVC_OK: return "ok";
-    case KVC_INVALID_ARGUMENT: return "invalid argument";
-    case KVC_BAD_STATE: return "bad state";
-    case KVC_STALE_HANDLE: return "stale handle";
-    case KVC_NEVER_FITS: return "never fits";
-    case KVC_NOT_NOW: return "not now";
-    case KVC_BUSY: return "busy";
-    case KVC_END: return "end of stream";
-    case KVC_OUT_OF_MEMORY: return "out of memory";
-    case KVC_DEVICE_ERROR: return "device error";
-    case KVC_CORRUPT: return "corrupt";
-    case KVC_INTERNAL: return "internal error";
-    default: return "unknown status";
+    case KVC_OK:
+      return "ok";
+    case KVC_INVALID_ARGUMENT:
+      return "invalid argument";
+    case KVC_BAD_STATE:
+      return "bad state";
+    case KVC_STALE_HANDLE:
+      return "stale handle";
+    case KVC_NEVER_FITS:
+      return "never fits";
+    case KVC_NOT_NOW:
+      return "not now";
+    case KVC_BUSY:
+      return "busy";
+    case KVC_END:
+      return "end of stream";
+    case KVC_OUT_OF_MEMORY:
+      return "out of memory";
+    case KVC_DEVICE_ERROR:
+      return "device error";
+    case KVC_CORRUPT:
+      return "corrupt";
+    case KVC_INTERNAL:
+      return "internal error";
+    default:
+      return "unknown status";
   }
 }
 
@@ -147,13 +160,15 @@ kvc_status kvc_manager_create(const kvc_config* config, kvc_stream* stream, kvc_
     capi::Require(out != nullptr, "out is NULL");
     kvc_config mine;
     kvc_config_init(&mine);
-    capi::ReadSized(&mine, config, "config is NULL or its struct_size is wrong; use kvc_config_init");
+    capi::ReadSized(&mine, config,
+                    "config is NULL or its struct_size is wrong; use kvc_config_init");
     if (stream == nullptr) {
       *out = new kvc_manager(mine, nullptr);
       return KVC_OK;
     }
     if (stream->used.exchange(true)) {
-      return capi::Fail(error, KVC_BUSY, "the stream has had a manager already; create another stream");
+      return capi::Fail(error, KVC_BUSY,
+                        "the stream has had a manager already; create another stream");
     }
     try {
       *out = new kvc_manager(mine, stream->sink);
@@ -180,12 +195,12 @@ kvc_status kvc_manager_destroy(kvc_manager* manager, kvc_error* error) KVC_NOEXC
 
 kvc_status kvc_sequences_create(kvc_manager* manager, uint32_t count, const kvc_prompt* prompts,
                                 const uint32_t* tokens, uint64_t token_count,
-                                const kvc_scope* scopes, uint32_t scope_count,
-                                const uint8_t* bytes, uint64_t byte_count,
-                                kvc_create_result* results, kvc_error* error) KVC_NOEXCEPT {
+                                const kvc_scope* scopes, uint32_t scope_count, const uint8_t* bytes,
+                                uint64_t byte_count, kvc_create_result* results,
+                                kvc_error* error) KVC_NOEXCEPT {
   return capi::Call(manager, error, [&](kvcast::Manager& core) {
-    const auto in = capi::Arrays(prompts, count, tokens, token_count, scopes, scope_count, bytes,
-                                 byte_count);
+    const auto in =
+        capi::Arrays(prompts, count, tokens, token_count, scopes, scope_count, bytes, byte_count);
     capi::RequireArray(results, count, "results[] is NULL");
     core.Create(count, prompts, in, results, error);
     return KVC_OK;
@@ -197,8 +212,8 @@ kvc_status kvc_probe(kvc_manager* manager, uint32_t count, const kvc_prompt* pro
                      uint32_t scope_count, const uint8_t* bytes, uint64_t byte_count,
                      kvc_probe_result* results, kvc_error* error) KVC_NOEXCEPT {
   return capi::Call(manager, error, [&](kvcast::Manager& core) {
-    const auto in = capi::Arrays(prompts, count, tokens, token_count, scopes, scope_count, bytes,
-                                 byte_count);
+    const auto in =
+        capi::Arrays(prompts, count, tokens, token_count, scopes, scope_count, bytes, byte_count);
     capi::RequireArray(results, count, "results[] is NULL");
     core.Probe(count, prompts, in, results, error);
     return KVC_OK;

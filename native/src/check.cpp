@@ -52,12 +52,16 @@ const char* Manager::CheckPages(uint32_t* where) {
     if (state >= states.size()) return "a page has an unknown state";
     ++states[state];
     const bool held = holders[id] != 0;
-    if ((page.state == PageState::kLive) != held) return "a page is live without a holder, or held without being live";
+    if ((page.state == PageState::kLive) != held)
+      return "a page is live without a holder, or held without being live";
     if (held && page.holders != holders[id]) return "a page's holders are miscounted";
     if (page.state == PageState::kCached && page.node == kNil) return "a cached page has no block";
-    if (!held && page.state != PageState::kCached && page.node != kNil) return "a page given up has a block";
-    if (page.state == PageState::kFree && (page.used != 0 || page.ready != 0)) return "a free page has fences";
-    if (page.state == PageState::kQuarantined && page.ready != 0) return "a quarantined page kept its ready fence apart";
+    if (!held && page.state != PageState::kCached && page.node != kNil)
+      return "a page given up has a block";
+    if (page.state == PageState::kFree && (page.used != 0 || page.ready != 0))
+      return "a free page has fences";
+    if (page.state == PageState::kQuarantined && page.ready != 0)
+      return "a quarantined page kept its ready fence apart";
     if (page.node != kNil && (page.node >= tree_.high_water() || !tree_.alive(page.node) ||
                               tree_.node(page.node).page != id)) {
       return "a page and its block do not name each other";

@@ -76,7 +76,8 @@ class EventSink {
   virtual ~EventSink() = default;
 
   // Once, at the manager's creation, before any other call; may allocate and
-  // throw, and is then as if it had not been called. `host` stays valid until Seal returns or DetachSink was called.
+  // throw, and is then as if it had not been called. `host` stays valid until Seal returns or
+  // DetachSink was called.
   virtual void Attach(const SinkGeometry& geometry, SinkHost* host) = 0;
 
   // Records blocks that became reusable. Admits a prefix of the run (its

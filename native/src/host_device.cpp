@@ -25,9 +25,11 @@ HostDevice::HostDevice(uint32_t pages, uint64_t page_bytes, uint64_t seed, bool 
     throw Error(KVC_INVALID_ARGUMENT, "page_bytes must be a multiple of 8");
   }
   if (page_bytes > std::numeric_limits<size_t>::max() / 2 / pages) {
-    throw Error(KVC_INVALID_ARGUMENT, "capacity_blocks x page_bytes does not fit the address space");
+    throw Error(KVC_INVALID_ARGUMENT,
+                "capacity_blocks x page_bytes does not fit the address space");
   }
-  memory_ = Slab(static_cast<size_t>(page_bytes) * pages, "the pages (capacity_blocks x page_bytes)");
+  memory_ =
+      Slab(static_cast<size_t>(page_bytes) * pages, "the pages (capacity_blocks x page_bytes)");
   streams_[0].open = true;
   streams_[kJoinSlot].open = true;
   if (poison_) {

@@ -32,8 +32,8 @@ uint64_t NowNs() {
 
 const kvc_config& Validated(const kvc_config& c) {
   auto bad = [](const char* key, uint64_t value, const char* rule) {
-    throw Error(KVC_INVALID_ARGUMENT, std::string(key) + " is " + std::to_string(value) +
-                                          ", must be " + rule);
+    throw Error(KVC_INVALID_ARGUMENT,
+                std::string(key) + " is " + std::to_string(value) + ", must be " + rule);
   };
   if (c.tokens_per_block == 0 || c.tokens_per_block > kMaxTokensPerBlock) {
     bad("tokens_per_block", c.tokens_per_block, "1 to 4096");
@@ -45,7 +45,8 @@ const kvc_config& Validated(const kvc_config& c) {
     bad("max_sequences", c.max_sequences, "1 to 2^20");
   }
   if (c.device != KVC_DEVICE_HOST) bad("device", c.device, "KVC_DEVICE_HOST (0)");
-  if ((c.flags & ~uint32_t{KVC_CONFIG_POISON}) != 0) bad("flags", c.flags, "KVC_CONFIG_POISON or 0");
+  if ((c.flags & ~uint32_t{KVC_CONFIG_POISON}) != 0)
+    bad("flags", c.flags, "KVC_CONFIG_POISON or 0");
   return c;
 }
 
@@ -126,8 +127,8 @@ uint32_t Manager::Heal(uint32_t max_blocks) {
   while (healed < max_blocks && deferred_head_ != kNil) {
     const ParentId parent = tree_.node(deferred_head_).parent;
     uint32_t count = 0;
-    for (NodeId id = deferred_head_; id != kNil && count < manager::kHealRun &&
-                                     count < max_blocks - healed;
+    for (NodeId id = deferred_head_;
+         id != kNil && count < manager::kHealRun && count < max_blocks - healed;
          id = tree_.node(id).deferred_next) {
       if (count != 0 && tree_.node(id).parent != run[count - 1]) break;
       run[count++] = id;
@@ -307,9 +308,9 @@ Fence Manager::ToFence(const kvc_fence& fence) const {
   if (fence.device_stream == 0) return {};
   const auto slot = static_cast<uint32_t>(fence.device_stream & manager::kSlotMask);
   if (fence.device_stream > streams_[slot].id || fence.position > device_.Submitted(slot)) {
-    throw Error(KVC_INVALID_ARGUMENT,
-                "fence (" + std::to_string(fence.device_stream) + ", " +
-                    std::to_string(fence.position) + ") was never handed out");
+    throw Error(KVC_INVALID_ARGUMENT, "fence (" + std::to_string(fence.device_stream) + ", " +
+                                          std::to_string(fence.position) +
+                                          ") was never handed out");
   }
   return {slot, fence.position};
 }
@@ -367,8 +368,8 @@ void Manager::EnqueueFill(uint64_t device_stream, uint32_t count, const kvc_host
   const uint32_t slot = SlotOf(device_stream);
   for (uint32_t i = 0; i < count; ++i) {
     if (fills[i].page >= pages_.total()) {
-      throw Error(KVC_INVALID_ARGUMENT, "page " + std::to_string(fills[i].page) +
-                                            " is beyond the pool");
+      throw Error(KVC_INVALID_ARGUMENT,
+                  "page " + std::to_string(fills[i].page) + " is beyond the pool");
     }
   }
   for (uint32_t i = 0; i < count; ++i) device_.EnqueueFill(slot, fills[i].page, fills[i].value);

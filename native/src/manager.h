@@ -66,12 +66,10 @@ class Manager final : public SinkHost {
               kvc_create_result* results, kvc_error* error);
   void Probe(uint32_t count, const kvc_prompt* prompts, const PromptArrays& in,
              kvc_probe_result* results, kvc_error* error);
-  void Grow(uint32_t count, const kvc_grow_item* items, kvc_grow_result* results,
-            kvc_error* error);
+  void Grow(uint32_t count, const kvc_grow_item* items, kvc_grow_result* results, kvc_error* error);
   void Commit(uint32_t count, const kvc_commit_item* items, const uint32_t* tokens,
               uint64_t token_count, kvc_commit_result* results, kvc_error* error);
-  void Release(uint32_t count, const uint64_t* sequences, kvc_status* results,
-               kvc_error* error);
+  void Release(uint32_t count, const uint64_t* sequences, kvc_status* results, kvc_error* error);
   kvc_status Get(uint64_t sequence, uint32_t first_block, uint32_t capacity, PageId* pages,
                  uint32_t* written, kvc_sequence_info* info, kvc_error* error);
 
@@ -154,9 +152,9 @@ class Manager final : public SinkHost {
   PrefixTree tree_;
 
   mutable WriterFirstMutex mutex_;
-  std::shared_ptr<EventSink> sink_;        // kept until the end; not called once detached
+  std::shared_ptr<EventSink> sink_;  // kept until the end; not called once detached
   bool sink_attached_ = false;
-  DeferralCounters* deferral_ = nullptr;   // the sink's
+  DeferralCounters* deferral_ = nullptr;  // the sink's
   NodeId deferred_head_ = kNil;
   NodeId deferred_tail_ = kNil;
   uint64_t deferred_count_ = 0;
@@ -164,14 +162,14 @@ class Manager final : public SinkHost {
   std::vector<Sequence> sequences_;
   uint32_t free_sequence_ = kNil;
   uint32_t open_sequences_ = 0;
-  Slab tails_;                             // partly filled last blocks' tokens
-  std::vector<NodeId> victims_;            // plan of an eviction; never grows
-  std::vector<NodeId> removals_;           // announced blocks that go with this step
-  uint64_t epoch_ = 1;                     // grows with each reset
+  Slab tails_;                    // partly filled last blocks' tokens
+  std::vector<NodeId> victims_;   // plan of an eviction; never grows
+  std::vector<NodeId> removals_;  // announced blocks that go with this step
+  uint64_t epoch_ = 1;            // grows with each reset
   uint64_t next_stream_generation_ = 1;
   DeviceStreamSlot streams_[kDeviceSlots];
 
-  kvc_stats counters_{};                   // the counting fields only
+  kvc_stats counters_{};  // the counting fields only
   uint64_t prefault_ns_ = 0;
 };
 

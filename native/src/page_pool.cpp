@@ -8,7 +8,10 @@
 namespace kvcast {
 
 PagePool::PagePool(uint32_t count, Device& device, FencePool& fences)
-    : total_(count), device_(device), fences_(fences), slab_(size_t{count} * sizeof(Page), "the page records (capacity_blocks)"),
+    : total_(count),
+      device_(device),
+      fences_(fences),
+      slab_(size_t{count} * sizeof(Page), "the page records (capacity_blocks)"),
       pages_(reinterpret_cast<Page*>(slab_.data())) {
   quarantined_last_.fill(kNil);
   for (PageId id = count; id-- > 0;) {
@@ -149,7 +152,9 @@ void PagePool::Quarantine(PageId id) {
   PageList& list = quarantine_[slot];
   PageId before = list.tail;
   if (slot != 0) {
-    const auto position = [this](PageId at) { return fences_.Get(pages_[at].used).fences[0].position; };
+    const auto position = [this](PageId at) {
+      return fences_.Get(pages_[at].used).fences[0].position;
+    };
     const uint64_t mine = position(id);
     if (quarantined_last_[slot] != kNil) before = quarantined_last_[slot];
     while (before != kNil && position(before) > mine) before = pages_[before].prev;

@@ -23,15 +23,19 @@ uint32_t TableBits(uint32_t entries) {
 }  // namespace prefix_tree
 
 PrefixTree::PrefixTree(uint32_t max_nodes, uint32_t tokens_per_block, const MixedHash& hash)
-    : hash_(hash), capacity_(max_nodes), tokens_per_block_(tokens_per_block),
+    : hash_(hash),
+      capacity_(max_nodes),
+      tokens_per_block_(tokens_per_block),
       stride_((sizeof(Node) + size_t{tokens_per_block} * sizeof(uint32_t) +
-               prefix_tree::kCacheLine - 1) / prefix_tree::kCacheLine * prefix_tree::kCacheLine),
+               prefix_tree::kCacheLine - 1) /
+              prefix_tree::kCacheLine * prefix_tree::kCacheLine),
       slab_(stride_ * max_nodes, "the prefix tree (capacity_blocks x tokens_per_block)"),
       root_table_(16, kNil) {
   const uint32_t bits = prefix_tree::TableBits(max_nodes);
   shift_ = 32 - bits;
   mask_ = (uint32_t{1} << bits) - 1;
-  table_slab_ = Slab((size_t{mask_} + 1) * sizeof(Entry), "the table of the prefix tree (capacity_blocks)");
+  table_slab_ =
+      Slab((size_t{mask_} + 1) * sizeof(Entry), "the table of the prefix tree (capacity_blocks)");
   table_ = reinterpret_cast<Entry*>(table_slab_.data());
   std::memset(table_, 0xff, table_slab_.size());
 }

@@ -24,14 +24,14 @@ enum class Announce : uint32_t {
 };
 
 struct Node {
-  uint64_t hash = 0;          // mixed, chained over the parent's
-  uint32_t generation = 0;    // grows with each use of the arena slot
-  ParentId parent = kNil;     // kNil: the slot is free, deferred_next links it
+  uint64_t hash = 0;        // mixed, chained over the parent's
+  uint32_t generation = 0;  // grows with each use of the arena slot
+  ParentId parent = kNil;   // kNil: the slot is free, deferred_next links it
   uint32_t children = 0;
   PageId page = kNil;
   NodeId deferred_prev = kNil;
   NodeId deferred_next = kNil;
-  uint32_t victims = 0;       // children that the eviction being planned takes
+  uint32_t victims = 0;  // children that the eviction being planned takes
   Announce announce = Announce::kNone;
   uint32_t reserved[6] = {};  // child links, groups and priority come here
 };
@@ -57,7 +57,9 @@ class PrefixTree {
   [[nodiscard]] size_t bytes() const;
 
   [[nodiscard]] Node& node(NodeId id) { return *reinterpret_cast<Node*>(Slot(id)); }
-  [[nodiscard]] const Node& node(NodeId id) const { return *reinterpret_cast<const Node*>(Slot(id)); }
+  [[nodiscard]] const Node& node(NodeId id) const {
+    return *reinterpret_cast<const Node*>(Slot(id));
+  }
   [[nodiscard]] uint32_t* tokens(NodeId id) {
     return reinterpret_cast<uint32_t*>(Slot(id) + sizeof(Node));
   }
@@ -88,7 +90,9 @@ class PrefixTree {
   // so there is always one for a block that has a page.
   NodeId Insert(uint64_t hash, ParentId parent, const uint32_t* block, PageId page);
   // Touches what the next inserts will write.
-  void PrefetchInsert(uint64_t hash) const { __builtin_prefetch(&table_[Home(hash_.Tag(hash))], 1); }
+  void PrefetchInsert(uint64_t hash) const {
+    __builtin_prefetch(&table_[Home(hash_.Tag(hash))], 1);
+  }
   // Takes a childless node out.
   void Erase(NodeId id);
   // Takes everything out. Roots go with the nodes; sequences must not drop

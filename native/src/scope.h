@@ -46,8 +46,8 @@ struct Scope {
 // Presence and value of every part of the key: an absent part differs from a
 // zero one. Equal scopes share blocks and have equal root keys.
 inline bool operator==(const ScopeView& a, const ScopeView& b) {
-  return a.key_parts() == b.key_parts() && a.key_lora_id() == b.key_lora_id() &&
-         a.salt == b.salt && a.lora_name == b.lora_name && a.salt_bytes == b.salt_bytes;
+  return a.key_parts() == b.key_parts() && a.key_lora_id() == b.key_lora_id() && a.salt == b.salt &&
+         a.lora_name == b.lora_name && a.salt_bytes == b.salt_bytes;
 }
 
 }  // namespace kvcast

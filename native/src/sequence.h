@@ -18,11 +18,11 @@ namespace kvcast {
 struct Sequence {
   uint32_t generation = 1;
   bool open = false;
-  uint32_t slot = 0;       // of its device stream; 0 = none
+  uint32_t slot = 0;  // of its device stream; 0 = none
   uint64_t device_stream = 0;
-  uint64_t epoch = 0;      // of the tree it belongs to; an older one: detached
-  RootId root = kNil;      // held while attached
-  ParentId last = kNil;    // block or root on which the next block hangs
+  uint64_t epoch = 0;    // of the tree it belongs to; an older one: detached
+  RootId root = kNil;    // held while attached
+  ParentId last = kNil;  // block or root on which the next block hangs
   uint64_t last_hash = 0;
   uint64_t committed = 0;  // tokens, the partly filled tail included
   uint64_t matched = 0;

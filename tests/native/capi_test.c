@@ -12,21 +12,21 @@
 
 static const char* phase = "start";
 #define PHASE(name) (phase = (name))
-#define CHECK(condition)                                                              \
-  do {                                                                                \
-    if (!(condition)) {                                                               \
+#define CHECK(condition)                                                               \
+  do {                                                                                 \
+    if (!(condition)) {                                                                \
       fprintf(stderr, "%s:%d: phase %s: %s\n", __FILE__, __LINE__, phase, #condition); \
-      exit(1);                                                                        \
-    }                                                                                 \
+      exit(1);                                                                         \
+    }                                                                                  \
   } while (0)
-#define CHECK_OK(call)                                                                    \
-  do {                                                                                    \
-    kvc_status status_ = (call);                                                          \
-    if (status_ != KVC_OK) {                                                              \
-      fprintf(stderr, "%s:%d: phase %s: %s: %s: %s\n", __FILE__, __LINE__, phase, #call,  \
-              kvc_status_name(status_), err.message);                                     \
-      exit(1);                                                                            \
-    }                                                                                     \
+#define CHECK_OK(call)                                                                   \
+  do {                                                                                   \
+    kvc_status status_ = (call);                                                         \
+    if (status_ != KVC_OK) {                                                             \
+      fprintf(stderr, "%s:%d: phase %s: %s: %s: %s\n", __FILE__, __LINE__, phase, #call, \
+              kvc_status_name(status_), err.message);                                    \
+      exit(1);                                                                           \
+    }                                                                                    \
   } while (0)
 
 enum { kBlock = 4 };
@@ -231,7 +231,8 @@ int main(void) {
       prompts[i].token_count = kBlock;
       prompts[i].scope = i;
     }
-    CHECK_OK(kvc_sequences_create(m, 3, prompts, tokens, kBlock, scopes, 3, bytes, 11, results, &err));
+    CHECK_OK(
+        kvc_sequences_create(m, 3, prompts, tokens, kBlock, scopes, 3, bytes, 11, results, &err));
     for (i = 0; i < 3; ++i) {
       CHECK(results[i].status == KVC_OK && results[i].matched_tokens == 0);
       CHECK(grow(m, results[i].sequence, kBlock).status == KVC_OK);
@@ -244,7 +245,8 @@ int main(void) {
     CHECK(memcmp(blocks[0].digest, blocks[1].digest, 32) != 0);
     CHECK(kvc_manager_resident(m, KVC_HASH_BYTES, 2, blocks, &count, &err) == KVC_INVALID_ARGUMENT);
     scopes[2].lora_name_size = 300;
-    CHECK_OK(kvc_sequences_create(m, 1, &prompts[2], tokens, kBlock, scopes, 3, bytes, 11, results, &err));
+    CHECK_OK(kvc_sequences_create(m, 1, &prompts[2], tokens, kBlock, scopes, 3, bytes, 11, results,
+                                  &err));
     CHECK(results[0].status == KVC_INVALID_ARGUMENT && strstr(err.message, "LoRA name") != NULL);
   }
 

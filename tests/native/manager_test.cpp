@@ -145,9 +145,9 @@ TEST_F(ManagerTest, CommitInPiecesEqualsCommitAtOnce) {
   size_t at = 0;
   uint32_t stored = 0;
   for (const size_t piece : {1u, 2u, 3u, 5u, 0u, 1u}) {
-    const kvc_commit_result c = CommitTokens(
-        made.sequence, {tokens.begin() + static_cast<ptrdiff_t>(at),
-                        tokens.begin() + static_cast<ptrdiff_t>(at + piece)});
+    const kvc_commit_result c =
+        CommitTokens(made.sequence, {tokens.begin() + static_cast<ptrdiff_t>(at),
+                                     tokens.begin() + static_cast<ptrdiff_t>(at + piece)});
     ASSERT_EQ(c.status, KVC_OK);
     at += piece;
     EXPECT_EQ(c.committed_tokens, at);

@@ -161,14 +161,14 @@ enum { KVC_MEDIUM_GPU = 0, KVC_MEDIUM_CPU = 1, KVC_MEDIUM_STORAGE = 2 };
 /* One event of a drained batch. Offsets and counts are in elements. */
 typedef struct kvc_event {
   kvc_event_kind kind;
-  uint32_t flags;        /* KVC_EVENT_HAS_PARENT */
-  uint32_t scope;        /* stored: index into scopes[]; else 0 */
-  uint32_t block_size;   /* stored: tokens per block; else 0 */
-  uint64_t hash_offset;  /* into hashes[] (and digests[], 32 bytes each) */
+  uint32_t flags;       /* KVC_EVENT_HAS_PARENT */
+  uint32_t scope;       /* stored: index into scopes[]; else 0 */
+  uint32_t block_size;  /* stored: tokens per block; else 0 */
+  uint64_t hash_offset; /* into hashes[] (and digests[], 32 bytes each) */
   uint64_t hash_count;
   uint64_t token_offset; /* stored: into tokens[]; block_size x hash_count of them */
   uint64_t token_count;
-  uint64_t parent_hash;  /* with KVC_EVENT_HAS_PARENT, in the stream's form */
+  uint64_t parent_hash; /* with KVC_EVENT_HAS_PARENT, in the stream's form */
   uint16_t group;
   kvc_medium medium;
   uint32_t reserved;
@@ -230,22 +230,22 @@ KVC_API kvc_status kvc_stream_drain(kvc_stream* stream, uint64_t max_events, uin
  *   announced_blocks == stored_blocks - removed_blocks - cleared_blocks. */
 typedef struct kvc_stream_stats {
   uint32_t struct_size;
-  uint32_t attached;               /* 1 while a manager writes it */
-  uint64_t stored_blocks;          /* recorded as stored, healed ones included */
-  uint64_t removed_blocks;         /* recorded as removed */
-  uint64_t cleared_blocks;         /* announced blocks that a clear ended */
-  uint64_t clears;                 /* clear records */
-  uint64_t dropped_events;         /* stores that did not fit or whose parent was unannounced */
-  uint64_t deferred_blocks;        /* of those: put on the list to be announced later */
-  uint64_t healed_blocks;          /* deferred, later announced */
-  uint64_t deferred_evicted_blocks;/* deferred, gone before they could be announced */
-  uint64_t pending_blocks;         /* deferred at this instant */
-  uint64_t unannounced_removals;   /* blocks that went without having been announced */
+  uint32_t attached;                  /* 1 while a manager writes it */
+  uint64_t stored_blocks;             /* recorded as stored, healed ones included */
+  uint64_t removed_blocks;            /* recorded as removed */
+  uint64_t cleared_blocks;            /* announced blocks that a clear ended */
+  uint64_t clears;                    /* clear records */
+  uint64_t dropped_events;            /* stores that did not fit or whose parent was unannounced */
+  uint64_t deferred_blocks;           /* of those: put on the list to be announced later */
+  uint64_t healed_blocks;             /* deferred, later announced */
+  uint64_t deferred_evicted_blocks;   /* deferred, gone before they could be announced */
+  uint64_t pending_blocks;            /* deferred at this instant */
+  uint64_t unannounced_removals;      /* blocks that went without having been announced */
   uint64_t partial_blocks_suppressed; /* partly filled last blocks of released sequences */
-  uint64_t announced_blocks;       /* announced at this instant */
-  uint64_t hash_collisions;        /* announced blocks whose 64-bit wire hash was taken */
-  uint64_t superseded_records;     /* records skipped because a clear followed */
-  uint64_t drained_batches;        /* non-empty batches handed out */
+  uint64_t announced_blocks;          /* announced at this instant */
+  uint64_t hash_collisions;           /* announced blocks whose 64-bit wire hash was taken */
+  uint64_t superseded_records;        /* records skipped because a clear followed */
+  uint64_t drained_batches;           /* non-empty batches handed out */
   uint64_t drained_events;
   uint64_t drained_stored_blocks;  /* block hashes in drained stored events */
   uint64_t drained_removed_blocks; /* block hashes in drained removed events */
@@ -273,14 +273,14 @@ enum {
 
 typedef struct kvc_config {
   uint32_t struct_size;
-  uint32_t flags;             /* KVC_CONFIG_POISON */
-  kvc_device_kind device;     /* default KVC_DEVICE_HOST */
-  uint32_t tokens_per_block;  /* 1..4096; default 16 */
-  uint32_t capacity_blocks;   /* pages in the pool, 1..2^27; default 20000 */
-  uint32_t max_sequences;     /* open at once, 1..2^20; default 4096 */
-  uint64_t page_bytes;        /* device bytes per page; 0 = bookkeeping only (default) */
-  uint64_t seed;              /* of the tree's hash and of the host device's order;
-                                 0 = random (default; clients choose the tokens) */
+  uint32_t flags;            /* KVC_CONFIG_POISON */
+  kvc_device_kind device;    /* default KVC_DEVICE_HOST */
+  uint32_t tokens_per_block; /* 1..4096; default 16 */
+  uint32_t capacity_blocks;  /* pages in the pool, 1..2^27; default 20000 */
+  uint32_t max_sequences;    /* open at once, 1..2^20; default 4096 */
+  uint64_t page_bytes;       /* device bytes per page; 0 = bookkeeping only (default) */
+  uint64_t seed;             /* of the tree's hash and of the host device's order;
+                                0 = random (default; clients choose the tokens) */
 } kvc_config;
 
 typedef struct kvc_manager kvc_manager;
@@ -325,16 +325,16 @@ typedef struct kvc_fence {
 #define KVC_MAX_WAITS 4
 
 typedef struct kvc_prompt {
-  uint64_t token_offset; /* into tokens[] of the call */
-  uint64_t token_count;  /* each token below 2^31 */
-  uint64_t device_stream;/* where the sequence's kernels will run; 0 = none */
-  uint32_t scope;        /* index into scopes[], or KVC_NO_SCOPE */
-  uint32_t must_compute; /* tokens at the end that a match must leave to compute */
+  uint64_t token_offset;  /* into tokens[] of the call */
+  uint64_t token_count;   /* each token below 2^31 */
+  uint64_t device_stream; /* where the sequence's kernels will run; 0 = none */
+  uint32_t scope;         /* index into scopes[], or KVC_NO_SCOPE */
+  uint32_t must_compute;  /* tokens at the end that a match must leave to compute */
 } kvc_prompt;
 
 typedef struct kvc_create_result {
   kvc_status status;
-  uint32_t wait_count;     /* fences the device stream must wait for before it reads */
+  uint32_t wait_count; /* fences the device stream must wait for before it reads */
   uint64_t sequence;
   uint64_t matched_tokens; /* a multiple of tokens_per_block; already committed */
   kvc_fence waits[KVC_MAX_WAITS];
@@ -360,10 +360,9 @@ typedef struct kvc_probe_result {
  * of eviction, and lets writers pass every 256 blocks. A hint: the tree may
  * change while it looks. */
 KVC_API kvc_status kvc_probe(kvc_manager* manager, uint32_t count, const kvc_prompt* prompts,
-                             const uint32_t* tokens, uint64_t token_count,
-                             const kvc_scope* scopes, uint32_t scope_count, const uint8_t* bytes,
-                             uint64_t byte_count, kvc_probe_result* results,
-                             kvc_error* error) KVC_NOEXCEPT;
+                             const uint32_t* tokens, uint64_t token_count, const kvc_scope* scopes,
+                             uint32_t scope_count, const uint8_t* bytes, uint64_t byte_count,
+                             kvc_probe_result* results, kvc_error* error) KVC_NOEXCEPT;
 
 typedef struct kvc_grow_item {
   uint64_t sequence;
@@ -444,27 +443,27 @@ typedef struct kvc_stats {
   uint32_t struct_size;
   uint32_t reserved;
   uint64_t total_pages;
-  uint64_t live_pages;        /* held by open sequences */
-  uint64_t cached_pages;      /* reusable, held by nobody: the eviction list */
+  uint64_t live_pages;   /* held by open sequences */
+  uint64_t cached_pages; /* reusable, held by nobody: the eviction list */
   uint64_t free_pages;
   uint64_t quarantined_pages; /* given up, fence not reached yet */
   uint64_t leaving_pages;     /* on their way to another tier (always 0 with one tier) */
   uint64_t peak_live_pages;
-  uint64_t blocks;            /* in the tree */
-  uint64_t roots;             /* scopes in the tree */
-  uint64_t sequences;         /* open */
+  uint64_t blocks;    /* in the tree */
+  uint64_t roots;     /* scopes in the tree */
+  uint64_t sequences; /* open */
   uint64_t created_sequences;
-  uint64_t asked_blocks;      /* full blocks of the prompts given to create */
-  uint64_t matched_blocks;    /* of those, found */
-  uint64_t stored_blocks;     /* blocks that entered the tree */
+  uint64_t asked_blocks;   /* full blocks of the prompts given to create */
+  uint64_t matched_blocks; /* of those, found */
+  uint64_t stored_blocks;  /* blocks that entered the tree */
   uint64_t deduplicated_blocks;
   uint64_t evicted_blocks;
-  uint64_t reset_blocks;      /* blocks that resets took out of the tree */
+  uint64_t reset_blocks; /* blocks that resets took out of the tree */
   uint64_t resets;
-  uint64_t refused_not_now;   /* grow items */
+  uint64_t refused_not_now; /* grow items */
   uint64_t refused_never_fits;
-  uint64_t metadata_bytes;    /* host memory of arenas and tables */
-  uint64_t prefault_ns;       /* time that touching them took at create */
+  uint64_t metadata_bytes; /* host memory of arenas and tables */
+  uint64_t prefault_ns;    /* time that touching them took at create */
 } kvc_stats;
 
 KVC_API void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT;
@@ -489,9 +488,9 @@ typedef struct kvc_resident_block {
  * (then KVC_INVALID_ARGUMENT and nothing else is written). The keys are computed
  * anew from the tokens, independently of the stream. The manager's lock is held only
  * while the tree is copied. For tests and tools. */
-KVC_API kvc_status kvc_manager_resident(kvc_manager* manager, kvc_hash_form form,
-                                        uint64_t capacity, kvc_resident_block* blocks,
-                                        uint64_t* count, kvc_error* error) KVC_NOEXCEPT;
+KVC_API kvc_status kvc_manager_resident(kvc_manager* manager, kvc_hash_form form, uint64_t capacity,
+                                        kvc_resident_block* blocks, uint64_t* count,
+                                        kvc_error* error) KVC_NOEXCEPT;
 
 /* ------------------------------------------------------------------ device */
 
@@ -525,9 +524,8 @@ KVC_API kvc_status kvc_host_enqueue_fill(kvc_manager* manager, uint64_t device_s
                                          kvc_error* error) KVC_NOEXCEPT;
 /* Executes up to max_ops queued operations of one stream (and what they wait
  * for), or of all streams in random legal order when device_stream is 0. */
-KVC_API kvc_status kvc_host_advance(kvc_manager* manager, uint64_t device_stream,
-                                    uint64_t max_ops, uint64_t* executed,
-                                    kvc_error* error) KVC_NOEXCEPT;
+KVC_API kvc_status kvc_host_advance(kvc_manager* manager, uint64_t device_stream, uint64_t max_ops,
+                                    uint64_t* executed, kvc_error* error) KVC_NOEXCEPT;
 /* Reads `size` bytes of a page at `offset`, without ordering against queued work. */
 KVC_API kvc_status kvc_host_read(kvc_manager* manager, uint32_t page, uint64_t offset,
                                  uint64_t size, uint8_t* out, kvc_error* error) KVC_NOEXCEPT;
