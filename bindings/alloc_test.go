@@ -49,7 +49,7 @@ func TestNoAllocations(t *testing.T) {
 				texts[i][j] = next // new blocks each time, so that old ones are evicted
 				next++
 			}
-			prompts[i] = bindings.Prompt{Tokens: texts[i]}
+			prompts[i] = bindings.Prompt{MustCompute: bindings.ComputeNothing, Tokens: texts[i]}
 			if i == 0 {
 				prompts[i].Scope = &name
 			}

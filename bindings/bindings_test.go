@@ -100,7 +100,7 @@ func release(t testing.TB, s *bindings.Sequence) {
 // store leaves the full blocks of tokens in the tree, held by nobody.
 func store(t testing.TB, m *bindings.Manager, tokens []uint32) {
 	t.Helper()
-	s := open(t, m, bindings.Prompt{Tokens: tokens})
+	s := open(t, m, bindings.Prompt{MustCompute: bindings.ComputeNothing, Tokens: tokens})
 	grow(t, s, len(tokens))
 	commit(t, s, tokens[s.MatchedTokens():])
 	release(t, s)
@@ -256,7 +256,7 @@ func TestCallErrors(t *testing.T) {
 		want error
 	}{
 		{"create, results too short", m.Create(make([]bindings.Prompt, 2), make([]bindings.CreateResult, 1)), bindings.ErrInvalidArgument},
-		{"create, negative MustCompute", m.Create([]bindings.Prompt{{MustCompute: -1}}, make([]bindings.CreateResult, 1)), bindings.ErrInvalidArgument},
+		{"create, negative MustCompute", m.Create([]bindings.Prompt{{MustCompute: -2}}, make([]bindings.CreateResult, 1)), bindings.ErrInvalidArgument},
 		{"probe, results too short", m.Probe(make([]bindings.Prompt, 1), nil), bindings.ErrInvalidArgument},
 		{"grow, results too short", m.Grow(make([]bindings.GrowItem, 1), nil), bindings.ErrInvalidArgument},
 		{"grow, negative", fails(s.Grow(-1)), bindings.ErrInvalidArgument},
@@ -480,7 +480,7 @@ func TestBorrowedBatch(t *testing.T) {
 func TestDedup(t *testing.T) {
 	m, s := newPair(t, bindings.Config{CapacityBlocks: 8}, bindings.StreamConfig{})
 	tokens := sequential(0, 10)
-	a, b := open(t, m, bindings.Prompt{Tokens: tokens}), open(t, m, bindings.Prompt{Tokens: tokens})
+	a, b := open(t, m, bindings.Prompt{MustCompute: bindings.ComputeNothing, Tokens: tokens}), open(t, m, bindings.Prompt{Tokens: tokens})
 	grow(t, a, 10)
 	grow(t, b, 10)
 	own, _ := b.Pages(nil)
@@ -554,7 +554,7 @@ func TestFences(t *testing.T) {
 	// A committed page carries its fence.
 	fill(c, s1, 7)
 	commit(t, c, sequential(0, 4))
-	d := open(t, m, bindings.Prompt{Tokens: sequential(0, 4), DeviceStream: s2})
+	d := open(t, m, bindings.Prompt{MustCompute: bindings.ComputeNothing, Tokens: sequential(0, 4), DeviceStream: s2})
 	waits := d.Waits(nil)
 	if d.MatchedTokens() != 4 || len(waits) != 1 || waits[0].Stream != s1 {
 		t.Fatalf("matched %d, waits %v", d.MatchedTokens(), waits)
@@ -608,7 +608,7 @@ func TestQuarantineOfTwoStreams(t *testing.T) {
 			t.Fatal(err)
 		}
 		streams[i] = id
-		users[i] = open(t, m, bindings.Prompt{Tokens: tokens, DeviceStream: id})
+		users[i] = open(t, m, bindings.Prompt{MustCompute: bindings.ComputeNothing, Tokens: tokens, DeviceStream: id})
 		grow(t, users[i], 4*(i+1)) // the second one has a page of its own beside the match
 		pages, err := users[i].Pages(nil)
 		if err != nil {
@@ -649,7 +649,7 @@ func TestManyStreams(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		q := open(t, m, bindings.Prompt{Tokens: all, DeviceStream: id})
+		q := open(t, m, bindings.Prompt{MustCompute: bindings.ComputeNothing, Tokens: all, DeviceStream: id})
 		grow(t, q, 4*(i+1))
 		pages, _ := q.Pages(nil)
 		if err := m.HostFill(id, []bindings.Fill{{Page: pages[i], Value: uint64(i)}}); err != nil {
@@ -659,7 +659,7 @@ func TestManyStreams(t *testing.T) {
 		release(t, q)
 		last = id
 	}
-	q := open(t, m, bindings.Prompt{Tokens: all})
+	q := open(t, m, bindings.Prompt{MustCompute: bindings.ComputeNothing, Tokens: all})
 	waits := q.Waits(nil)
 	if q.MatchedTokens() != len(all) || len(waits) == 0 || len(waits) > 4 {
 		t.Fatalf("matched %d, waits %v", q.MatchedTokens(), waits)
@@ -691,7 +691,7 @@ func TestScopes(t *testing.T) {
 		{LoRAName: "a"}, {LoRAName: "b", LoRAID: &one}, {SaltBytes: []byte("a")}, {SaltBytes: []byte{0}},
 	}
 	for i, scope := range scopes {
-		q := open(t, m, bindings.Prompt{Tokens: tokens, Scope: scope})
+		q := open(t, m, bindings.Prompt{MustCompute: bindings.ComputeNothing, Tokens: tokens, Scope: scope})
 		if q.MatchedTokens() != 0 {
 			t.Errorf("scope %d finds another's blocks", i)
 		}
@@ -701,10 +701,10 @@ func TestScopes(t *testing.T) {
 	}
 	prompts := make([]bindings.Prompt, len(scopes)+1)
 	for i, scope := range scopes {
-		prompts[i] = bindings.Prompt{Tokens: tokens, Scope: scope}
+		prompts[i] = bindings.Prompt{MustCompute: bindings.ComputeNothing, Tokens: tokens, Scope: scope}
 	}
 	// Another id under the same name: adapters are loaded in any order.
-	prompts[len(scopes)] = bindings.Prompt{Tokens: tokens, Scope: &bindings.Scope{LoRAName: "b", LoRAID: &two}}
+	prompts[len(scopes)] = bindings.Prompt{MustCompute: bindings.ComputeNothing, Tokens: tokens, Scope: &bindings.Scope{LoRAName: "b", LoRAID: &two}}
 	out := make([]bindings.ProbeResult, len(prompts))
 	if err := m.Probe(prompts, out); err != nil {
 		t.Fatal(err)
@@ -741,7 +741,7 @@ func TestReset(t *testing.T) {
 	m, s := newPair(t, bindings.Config{CapacityBlocks: 4}, bindings.StreamConfig{})
 	store(t, m, sequential(0, 4))
 	drain(t, s).Release()
-	q := open(t, m, bindings.Prompt{Tokens: sequential(0, 4)})
+	q := open(t, m, bindings.Prompt{MustCompute: bindings.ComputeNothing, Tokens: sequential(0, 4)})
 	grow(t, q, 8)
 	if err := m.Reset(); err != nil {
 		t.Fatal(err)
@@ -749,7 +749,7 @@ func TestReset(t *testing.T) {
 	if r := commit(t, q, sequential(4, 4)); r.StoredBlocks != 0 || r.CommittedTokens != 8 {
 		t.Errorf("commit after the reset: %+v", r)
 	}
-	if info, err := q.Info(); err != nil || !info.Detached || info.Blocks != 2 {
+	if info, err := q.Info(); err != nil || !info.Detached || info.Pages != 2 {
 		t.Errorf("info %+v, %v", info, err)
 	}
 	b := drain(t, s)

@@ -41,7 +41,7 @@ func (s *scratch) setFences(fences []Fence) {
 	}
 }
 
-// NewDeviceStream makes a stream of the manager's device; at most 63 exist at
+// NewDeviceStream makes a stream of the manager's device; at most 62 exist at
 // once. Ids are never reused.
 func (m *Manager) NewDeviceStream() (DeviceStream, error) {
 	const op = "new device stream"

@@ -322,7 +322,7 @@ func (l *lockstep) sequence(s *mSequence) {
 		MatchedTokens:   s.matched,
 		CapacityTokens:  len(s.pages) * l.m.blockSize,
 		DeviceStream:    s.stream,
-		Blocks:          len(s.pages),
+		Pages:           len(s.pages),
 		Detached:        s.epoch != l.m.epoch,
 	})
 	pages, err := l.manager.Pages(s.id, nil)
@@ -370,7 +370,7 @@ func (l *lockstep) create(t *rapid.T) {
 		prompts[i] = bindings.Prompt{
 			Tokens:       tokens,
 			Scope:        scope.scope,
-			MustCompute:  rapid.IntRange(0, 3).Draw(t, "must compute"),
+			MustCompute:  rapid.SampledFrom([]int{bindings.ComputeNothing, bindings.ComputeNothing, 0, 1, 2, 3}).Draw(t, "must compute"),
 			DeviceStream: rapid.SampledFrom(l.openStreams()).Draw(t, "device stream"),
 		}
 	}
@@ -401,7 +401,7 @@ func (l *lockstep) probe(t *rapid.T) {
 	want := make([]int, len(prompts))
 	for i := range prompts {
 		scope, tokens := l.drawPrompt(t)
-		must := rapid.IntRange(0, 3).Draw(t, "must compute")
+		must := rapid.IntRange(bindings.ComputeNothing, 3).Draw(t, "must compute")
 		prompts[i] = bindings.Prompt{Tokens: tokens, Scope: scope.scope, MustCompute: must}
 		want[i] = len(l.m.match(scope, tokens, must)) * l.m.blockSize
 	}

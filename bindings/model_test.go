@@ -341,6 +341,12 @@ func (m *model) waitsFor(pages []*mPage, stream bindings.DeviceStream) []mFence 
 func (m *model) match(scope *mScope, tokens []uint32, mustCompute int) []*mBlock {
 	var found []*mBlock
 	key := scope.root
+	switch mustCompute {
+	case 0:
+		mustCompute = 1
+	case bindings.ComputeNothing:
+		mustCompute = 0
+	}
 	for n := m.blockSize; n <= len(tokens)-mustCompute; n += m.blockSize {
 		key = blockKey(key, tokens[n-m.blockSize:n])
 		b := m.resident[key]

@@ -99,7 +99,11 @@ func (s *scratch) flatten(op string, prompts []Prompt) ([]uint32, error) {
 	var last *Scope
 	for i := range prompts {
 		p := &prompts[i]
-		if p.MustCompute < 0 || p.MustCompute > math.MaxUint32 {
+		must := uint32(p.MustCompute)
+		switch {
+		case p.MustCompute == ComputeNothing:
+			must = cgo.ComputeNothing
+		case p.MustCompute < 0 || int64(p.MustCompute) >= int64(cgo.ComputeNothing):
 			return nil, argumentError(op, "prompt %d: MustCompute is %d", i, p.MustCompute)
 		}
 		raw := cgo.Prompt{
@@ -107,7 +111,7 @@ func (s *scratch) flatten(op string, prompts []Prompt) ([]uint32, error) {
 			TokenCount:   uint64(len(p.Tokens)),
 			DeviceStream: uint64(p.DeviceStream),
 			Scope:        cgo.NoScope,
-			MustCompute:  uint32(p.MustCompute),
+			MustCompute:  must,
 		}
 		if p.Scope != nil {
 			// Neighbours often share their scope.

@@ -28,6 +28,9 @@ type Scope struct {
 	SaltBytes []byte
 }
 
+// ComputeNothing as Prompt.MustCompute lets a match take the whole prompt.
+const ComputeNothing = -1
+
 // Prompt asks for a sequence.
 type Prompt struct {
 	// Tokens of the prompt, each below 2^31. They are read during the call only.
@@ -35,7 +38,8 @@ type Prompt struct {
 	// Scope of the sequence; nil is the empty scope.
 	Scope *Scope
 	// MustCompute tokens at the end are left to compute even if they are found,
-	// since a model needs at least one to go on; 0 allows a full hit.
+	// since a model needs at least one to go on. 0 is the default, 1; with
+	// ComputeNothing a full hit may leave nothing.
 	MustCompute int
 	// DeviceStream is where the sequence's kernels will run; 0: none.
 	DeviceStream DeviceStream
@@ -43,7 +47,8 @@ type Prompt struct {
 
 // CreateResult is what became of one prompt.
 type CreateResult struct {
-	// Err is nil, ErrInvalidArgument or ErrNotNow (MaxSequences are open); then
+	// Err is nil, ErrInvalidArgument, ErrNotNow (MaxSequences are open),
+	// ErrStaleHandle (the device stream) or ErrOutOfMemory; then
 	// the rest is zero.
 	Err error
 	// Sequence is the view of the new sequence.
@@ -72,8 +77,9 @@ type GrowItem struct {
 
 // GrowResult is what became of one GrowItem.
 type GrowResult struct {
-	// Err is nil, ErrNeverFits, ErrNotNow or ErrStaleHandle; then nothing was
-	// evicted for the item.
+	// Err is nil, ErrNeverFits, ErrNotNow, ErrStaleHandle, ErrDevice (Poison: a
+	// page was written after it had been given up) or ErrOutOfMemory; with any of
+	// them nothing was evicted for the item.
 	Err           error
 	AddedPages    int
 	EvictedBlocks int
@@ -298,8 +304,8 @@ type SequenceInfo struct {
 	MatchedTokens   int
 	CapacityTokens  int
 	DeviceStream    DeviceStream
-	// Blocks is the number of pages the sequence has.
-	Blocks int
+	// Pages is the number of pages the sequence has.
+	Pages int
 	// Detached after a reset: later commits create no block.
 	Detached bool
 }
@@ -318,11 +324,11 @@ func (m *Manager) Pages(id SequenceID, dst []uint32) ([]uint32, error) {
 		if err != nil {
 			return dst, err
 		}
-		if written >= info.Blocks {
+		if written >= info.Pages {
 			return dst[:start+written], nil
 		}
 		// Room for what there is now; the sequence may grow meanwhile.
-		grown := make([]uint32, start, start+info.Blocks+info.Blocks/4)
+		grown := make([]uint32, start, start+info.Pages+info.Pages/4)
 		copy(grown, dst)
 		dst = grown
 	}
@@ -345,7 +351,7 @@ func (m *Manager) get(op string, id SequenceID, first uint32,
 		MatchedTokens:   int(raw.MatchedTokens),
 		CapacityTokens:  int(raw.CapacityTokens),
 		DeviceStream:    DeviceStream(raw.DeviceStream),
-		Blocks:          int(raw.BlockCount),
+		Pages:           int(raw.PageCount),
 		Detached:        raw.Detached != 0,
 	}, written, nil
 }

@@ -288,8 +288,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(SequenceInfo{}.CapacityTokens) - unsafe.Sizeof(C.kvc_sequence_info{}.capacity_tokens)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(SequenceInfo{}.DeviceStream) - unsafe.Offsetof(C.kvc_sequence_info{}.device_stream)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(SequenceInfo{}.DeviceStream) - unsafe.Sizeof(C.kvc_sequence_info{}.device_stream)]struct{}{}
-	_ [0]struct{} = [unsafe.Offsetof(SequenceInfo{}.BlockCount) - unsafe.Offsetof(C.kvc_sequence_info{}.block_count)]struct{}{}
-	_ [0]struct{} = [unsafe.Sizeof(SequenceInfo{}.BlockCount) - unsafe.Sizeof(C.kvc_sequence_info{}.block_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(SequenceInfo{}.PageCount) - unsafe.Offsetof(C.kvc_sequence_info{}.page_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(SequenceInfo{}.PageCount) - unsafe.Sizeof(C.kvc_sequence_info{}.page_count)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(SequenceInfo{}.Detached) - unsafe.Offsetof(C.kvc_sequence_info{}.detached)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(SequenceInfo{}.Detached) - unsafe.Sizeof(C.kvc_sequence_info{}.detached)]struct{}{}
 

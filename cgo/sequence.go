@@ -30,6 +30,8 @@ const (
 	MaxWaits = C.KVC_MAX_WAITS
 	// NoScope in Prompt.Scope stands for the empty scope.
 	NoScope uint32 = C.KVC_NO_SCOPE
+	// ComputeNothing in Prompt.MustCompute allows a full hit; 0 there means 1.
+	ComputeNothing uint32 = C.KVC_COMPUTE_NOTHING
 	// NoBlock in CommitResult.FirstChangedBlock says that no page changed.
 	NoBlock uint32 = 1<<32 - 1
 )
@@ -124,7 +126,7 @@ type SequenceInfo struct {
 	MatchedTokens   uint64
 	CapacityTokens  uint64
 	DeviceStream    uint64
-	BlockCount      uint32
+	PageCount       uint32
 	Detached        uint32
 }
 

@@ -418,7 +418,7 @@ func (r *replayer) serve(req *trace.Request) error {
 		r.tokens = trace.AppendOutput(r.tokens, req)
 	}
 	s.Requests++
-	r.prompts[0] = bindings.Prompt{Tokens: r.tokens[:input]}
+	r.prompts[0] = bindings.Prompt{Tokens: r.tokens[:input], MustCompute: bindings.ComputeNothing}
 	if err := r.timed(func() error { return r.manager.Create(r.prompts[:], r.created[:]) }); err != nil {
 		return err
 	}

@@ -44,10 +44,12 @@ class Device {
   // Later work of `slot` waits for `fence`.
   virtual void Wait(uint32_t slot, Fence fence) = 0;
 
-  // A page went back to the pool (all fences reached) or leaves it. With
-  // poisoning on, false from LeavePool means it was written in between.
+  // A page went back to the pool, all its fences reached: it is poisoned.
   virtual void EnterPool(PageId page) = 0;
-  [[nodiscard]] virtual bool LeavePool(PageId page) = 0;
+  // Before it leaves the pool: false if it was written in between (said once,
+  // it is good again then). Always true without poisoning.
+  [[nodiscard]] virtual bool Intact(PageId page) = 0;
+  [[nodiscard]] virtual bool poisons() const = 0;
 };
 
 }  // namespace kvcast

@@ -84,7 +84,7 @@ void HostDevice::EnterPool(PageId page) {
   FillLocked(page, host_device::kPoison);
 }
 
-bool HostDevice::LeavePool(PageId page) {
+bool HostDevice::Intact(PageId page) {
   if (!poison_) return true;
   std::lock_guard<std::mutex> lock(mutex_);
   const std::byte* bytes = memory_.data() + size_t{page} * page_bytes_;

@@ -30,7 +30,8 @@ class HostDevice final : public Device {
   uint64_t Submitted(uint32_t slot) const override;
   void Wait(uint32_t slot, Fence fence) override;
   void EnterPool(PageId page) override;
-  bool LeavePool(PageId page) override;
+  bool Intact(PageId page) override;
+  bool poisons() const override { return poison_; }
 
   void EnqueueFill(uint32_t slot, PageId page, uint64_t value);
   // Runs up to max_ops operations of one stream and what they wait for, or of

@@ -62,6 +62,7 @@ uint64_t Seed(uint64_t given) {
 Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
                  const ManagerTestHooks& hooks)
     : created_ns_(manager::NowNs()),
+      hooks_(hooks),
       block_size_(manager::Validated(config).tokens_per_block),
       max_sequences_(config.max_sequences),
       hash_(manager::Seed(config.seed), config.tokens_per_block, hooks.hash_bits),

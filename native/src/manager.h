@@ -50,6 +50,9 @@ struct PromptArrays {
 // What tests may turn and users may not.
 struct ManagerTestHooks {
   uint32_t hash_bits = 61;  // fewer make the tree's hash collide
+  // Called by a probe, under the shared lock, where it would let a writer pass.
+  void (*on_probe_step)(void* context) = nullptr;
+  void* context = nullptr;
 };
 
 class Manager final : public SinkHost {
@@ -95,6 +98,8 @@ class Manager final : public SinkHost {
   void DetachSink() noexcept override;
 
  private:
+  friend struct ManagerPeer;  // tests that break invariants on purpose
+
   struct DeviceStreamSlot {
     uint64_t id = 0;  // generation << 6 | slot; never used twice
     bool open = false;
@@ -143,6 +148,7 @@ class Manager final : public SinkHost {
   [[nodiscard]] const char* CheckSequences(uint32_t* where);
 
   uint64_t created_ns_;  // first, so that the arenas below are timed
+  const ManagerTestHooks hooks_;
   const uint32_t block_size_;
   const uint32_t max_sequences_;
   MixedHash hash_;

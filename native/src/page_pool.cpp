@@ -79,9 +79,8 @@ void PagePool::Poll() {
   }
 }
 
-PageId PagePool::Take(uint32_t slot, bool* intact) {
+PageId PagePool::Take(uint32_t slot) {
   PageId id = kNil;
-  *intact = true;
   const PageList& own = quarantine_[slot];
   if (slot != 0 && own.size != 0) {
     // Oldest first. Its fence is on the taker's stream, where later work runs
@@ -94,12 +93,23 @@ PageId PagePool::Take(uint32_t slot, bool* intact) {
     id = free_;
     free_ = pages_[id].next;
     --free_count_;
-    *intact = device_.LeavePool(id);
   }
   pages_[id].state = PageState::kLive;
   pages_[id].holders = 1;
   ++live_;
   return id;
+}
+
+bool PagePool::NextAreIntact(uint32_t slot, uint32_t count) {
+  if (!device_.poisons()) return true;
+  // Pages of the own quarantine come first and may still be written.
+  const uint32_t own = slot == 0 ? 0 : quarantine_[slot].size;
+  bool intact = true;
+  PageId id = free_;
+  for (uint32_t i = own; i < count; ++i, id = pages_[id].next) {
+    intact = device_.Intact(id) && intact;
+  }
+  return intact;
 }
 
 void PagePool::Drop(PageId id, FenceSetId fence) {

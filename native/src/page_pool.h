@@ -64,9 +64,11 @@ class PagePool {
   [[nodiscard]] uint32_t Available(uint32_t slot) const {
     return free_count_ + (slot == 0 ? 0 : quarantine_[slot].size);
   }
-  // Takes one of those; the caller is its only holder. Sets *intact to false
-  // if the page was written after it had been given up.
-  [[nodiscard]] PageId Take(uint32_t slot, bool* intact);
+  // Takes one of those; the caller is its only holder.
+  [[nodiscard]] PageId Take(uint32_t slot);
+  // False if one of the next `count` pages that Take would give was written
+  // after it had been given up.
+  [[nodiscard]] bool NextAreIntact(uint32_t slot, uint32_t count);
 
   // One more holder; a cached page leaves the eviction list.
   void Hold(PageId id) {

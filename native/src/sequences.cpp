@@ -105,9 +105,10 @@ kvc_status Manager::ValidatePrompt(const kvc_prompt& prompt, const PromptArrays&
       scope->salt_bytes = {text + s.salt_bytes_offset, s.salt_bytes_size};
     }
   }
-  *blocks = prompt.token_count < prompt.must_compute
-                ? 0
-                : (prompt.token_count - prompt.must_compute) / block_size_;
+  const uint64_t left = prompt.must_compute == 0                     ? 1
+                        : prompt.must_compute == KVC_COMPUTE_NOTHING ? 0
+                                                                     : prompt.must_compute;
+  *blocks = prompt.token_count < left ? 0 : (prompt.token_count - left) / block_size_;
   return KVC_OK;
 }
 
@@ -219,6 +220,7 @@ uint64_t Manager::ProbeOne(const uint32_t* tokens, uint64_t blocks, const ScopeV
     const uint64_t step = std::min(blocks - before, sequences::kProbeYield);
     Walk(&match, tokens + before * block_size_, step, [](const NodeId*, uint32_t) {});
     if (match.blocks - before < step || match.blocks == blocks) break;
+    if (hooks_.on_probe_step != nullptr) hooks_.on_probe_step(hooks_.context);
     if (!mutex_.writer_waiting()) continue;
     const uint32_t generation = tree_.node(match.last).generation;
     lock.unlock();
@@ -330,6 +332,11 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
                   "been reached");
     }
   }
+  if (!pages_.NextAreIntact(seq->slot, need - demand)) {
+    victims_.clear();
+    return Item(error, KVC_DEVICE_ERROR,
+                "a page was written after it had been given up: a fence is missing in the host");
+  }
   // Reserve.
   if (seq->pages.capacity() < target) {
     try {
@@ -340,12 +347,7 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
     }
   }
   // Apply. Pages that need no eviction come first: their ids are older.
-  bool intact = true;
-  for (uint32_t i = 0; i < need - demand; ++i) {
-    bool page_intact = true;
-    seq->pages.push_back(pages_.Take(seq->slot, &page_intact));
-    intact = intact && page_intact;
-  }
+  for (uint32_t i = 0; i < need - demand; ++i) seq->pages.push_back(pages_.Take(seq->slot));
   for (size_t i = 0; i < victims_.size(); ++i) {
     if (i + sequences::kPrefetchAhead < victims_.size()) {
       const Node& ahead = tree_.node(victims_[i + sequences::kPrefetchAhead]);
@@ -361,16 +363,6 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
   FlushRemovals();
   counters_.evicted_blocks += demand;
   counters_.peak_live_pages = std::max<uint64_t>(counters_.peak_live_pages, pages_.live());
-  if (!intact) {
-    // The pages themselves are good again: give them back untouched.
-    for (uint32_t i = 0; i < need; ++i) {
-      pages_.Drop(seq->pages.back(), 0);
-      seq->pages.pop_back();
-    }
-    result->evicted_blocks = demand;
-    return Item(error, KVC_DEVICE_ERROR,
-                "a page was written after it had been given up: a fence is missing in the host");
-  }
   result->added_pages = need;
   result->evicted_blocks = demand;
   return KVC_OK;
@@ -581,7 +573,7 @@ kvc_status Manager::Get(uint64_t sequence, uint32_t first_block, uint32_t capaci
     info->matched_tokens = seq->matched;
     info->capacity_tokens = uint64_t{blocks} * block_size_;
     info->device_stream = seq->device_stream;
-    info->block_count = blocks;
+    info->page_count = blocks;
     info->detached = Attached(*seq) ? 0 : 1;
   }
   return KVC_OK;

@@ -44,6 +44,7 @@ struct Driver {
     kvc_prompt prompt{};
     prompt.token_count = tokens.size();
     prompt.scope = KVC_NO_SCOPE;
+    prompt.must_compute = KVC_COMPUTE_NOTHING;
     kvc_create_result result{};
     manager->Create(1, &prompt, {tokens.data(), tokens.size()}, &result, nullptr);
     *matched = result.matched_tokens / kBlock;
@@ -105,6 +106,7 @@ void Run(uint32_t blocks) {
       kvc_prompt prompt{};
       prompt.token_count = ready[i].size();
       prompt.scope = KVC_NO_SCOPE;
+      prompt.must_compute = KVC_COMPUTE_NOTHING;
       kvc_probe_result result{};
       driver.manager->Probe(1, &prompt, {ready[i].data(), ready[i].size()}, &result, nullptr);
     }

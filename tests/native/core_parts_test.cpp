@@ -238,11 +238,11 @@ TEST(HostDevice, OrderAmongStreamsIsDrawnFromTheSeed) {
 
 TEST(HostDevice, PoisonShowsALateWriteOnce) {
   HostDevice device(1, 64, 1, true);
-  EXPECT_TRUE(device.LeavePool(0));
+  EXPECT_TRUE(device.Intact(0));
   device.EnterPool(0);
   device.EnqueueFill(0, 0, 3);  // the host's own work runs at once
-  EXPECT_FALSE(device.LeavePool(0));
-  EXPECT_TRUE(device.LeavePool(0));
+  EXPECT_FALSE(device.Intact(0));
+  EXPECT_TRUE(device.Intact(0));
 }
 
 TEST(HostDevice, SlotsComeBackOnlyWhenTheirWorkHasRun) {

@@ -47,7 +47,7 @@ class ManagerTest : public ::testing::Test {
     return tokens;
   }
   kvc_create_result Create(const std::vector<uint32_t>& blocks, uint64_t stream = 0,
-                           uint32_t must_compute = 0) {
+                           uint32_t must_compute = KVC_COMPUTE_NOTHING) {
     const std::vector<uint32_t> tokens = Tokens(blocks);
     kvc_prompt prompt{};
     prompt.token_count = tokens.size();
@@ -101,6 +101,7 @@ class ManagerTest : public ::testing::Test {
     kvc_prompt prompt{};
     prompt.token_count = tokens.size();
     prompt.scope = KVC_NO_SCOPE;
+    prompt.must_compute = KVC_COMPUTE_NOTHING;
     kvc_probe_result result{};
     m_->Probe(1, &prompt, {tokens.data(), tokens.size()}, &result, nullptr);
     EXPECT_EQ(result.status, KVC_OK);
@@ -128,8 +129,15 @@ using Log = std::vector<std::string>;
 TEST_F(ManagerTest, MatchLeavesWhatMustBeComputed) {
   Open(8);
   EXPECT_EQ(Release(Store({1, 2, 3})), KVC_OK);
-  for (const auto& [must, want] : std::vector<std::pair<uint32_t, uint64_t>>{
-           {0, 3}, {1, 2}, {4, 2}, {5, 1}, {12, 0}, {13, 0}, {UINT32_MAX, 0}}) {
+  for (const auto& [must, want] :
+       std::vector<std::pair<uint32_t, uint64_t>>{{KVC_COMPUTE_NOTHING, 3},
+                                                  {0, 2},
+                                                  {1, 2},
+                                                  {4, 2},
+                                                  {5, 1},
+                                                  {12, 0},
+                                                  {13, 0},
+                                                  {UINT32_MAX - 1, 0}}) {
     const kvc_create_result made = Create({1, 2, 3}, 0, must);
     EXPECT_EQ(made.matched_tokens / kBlock, want) << must;
     EXPECT_EQ(Release(made.sequence), KVC_OK);

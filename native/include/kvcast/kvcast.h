@@ -9,7 +9,7 @@
  *  2. Fallible functions return a kvc_status, KVC_OK being 0, and take an
  *     optional kvc_error* (NULL is allowed) owned by the caller. There is no
  *     thread-local state and no memory the caller would have to free.
- *  3. Calls are batch calls: arrays in, arrays out. The function's own status
+ *  3. Calls take and give arrays, many items at once. The function's own status
  *     speaks of the call as a whole (malformed arrays, out of memory); each
  *     item has a status of its own in its result. An item that fails leaves
  *     pages, tree and records as they were and does not stop the others.
@@ -28,10 +28,10 @@
  *     named with it.
  *  9. No exception and no longjmp crosses the ABI; there are no callbacks.
  *
- * Words (page, block, sequence, record, event, batch) have one meaning each:
- * a page is a physical slot of KV memory, a block a run of tokens_per_block
- * tokens with a place in the prefix tree, a sequence one request's view of
- * both, a record what the sink notes, an event what goes on the wire.
+ * Words have one meaning each: a page is a physical slot of KV memory, a block
+ * a run of tokens_per_block tokens with a place in the prefix tree, a sequence
+ * one request's view of both, a record what the sink notes, an event what goes
+ * on the wire, a batch the events that become one message there.
  */
 #ifndef KVCAST_KVCAST_H_
 #define KVCAST_KVCAST_H_
@@ -155,6 +155,7 @@ enum {
   KVC_EVENT_HAS_PARENT = 1u, /* else the first block hangs on the root */
 };
 
+/* The tier a block is reusable in: device, host or disk, in the wire's words. */
 typedef uint16_t kvc_medium;
 enum { KVC_MEDIUM_GPU = 0, KVC_MEDIUM_CPU = 1, KVC_MEDIUM_STORAGE = 2 };
 
@@ -174,9 +175,11 @@ typedef struct kvc_event {
   uint32_t reserved;
 } kvc_event;
 
+/* Which parts of a scope are present. The numbers are the mask bits of the root
+ * key (TensorRT-LLM: LoRA id and salt; the others extend it). */
 enum {
   KVC_SCOPE_LORA_ID = 1u,
-  KVC_SCOPE_SALT = 2u,
+  KVC_SCOPE_SALT = 2u, /* numeric */
   KVC_SCOPE_LORA_NAME = 4u,
   KVC_SCOPE_SALT_BYTES = 8u
 };
@@ -312,7 +315,10 @@ typedef struct kvc_scope {
   uint32_t salt_bytes_size;
 } kvc_scope;
 
+/* kvc_prompt.scope: the empty scope. */
 #define KVC_NO_SCOPE UINT32_MAX
+/* kvc_prompt.must_compute: a full hit may leave nothing to compute. */
+#define KVC_COMPUTE_NOTHING UINT32_MAX
 
 /* A point on a device stream; reached when all work submitted to the stream
  * before it has been executed. Stream 0 is the host itself: always reached. */
@@ -329,7 +335,8 @@ typedef struct kvc_prompt {
   uint64_t token_count;   /* each token below 2^31 */
   uint64_t device_stream; /* where the sequence's kernels will run; 0 = none */
   uint32_t scope;         /* index into scopes[], or KVC_NO_SCOPE */
-  uint32_t must_compute;  /* tokens at the end that a match must leave to compute */
+  uint32_t must_compute;  /* tokens at the end that a match must leave to compute, so that a
+                             full hit has something to run; 0 = the default, 1 */
 } kvc_prompt;
 
 typedef struct kvc_create_result {
@@ -342,7 +349,7 @@ typedef struct kvc_create_result {
 
 /* Opens sequences: matches the prompt against the tree and holds what was
  * found. Takes no page from the pool. Per item: INVALID_ARGUMENT, NOT_NOW
- * (max_sequences open). */
+ * (max_sequences open), STALE_HANDLE (the device stream), OUT_OF_MEMORY. */
 KVC_API kvc_status kvc_sequences_create(kvc_manager* manager, uint32_t count,
                                         const kvc_prompt* prompts, const uint32_t* tokens,
                                         uint64_t token_count, const kvc_scope* scopes,
@@ -379,7 +386,9 @@ typedef struct kvc_grow_result {
 
 /* Gives sequences room, all or nothing for each item, evicting least recently
  * used blocks that nobody holds. Per item: NEVER_FITS (more than the whole
- * pool), NOT_NOW, STALE_HANDLE. Nothing is evicted unless the demand is met. */
+ * pool), NOT_NOW, STALE_HANDLE, DEVICE_ERROR (KVC_CONFIG_POISON: a page was
+ * written after it had been given up), OUT_OF_MEMORY. Nothing is evicted unless
+ * the demand is met. */
 KVC_API kvc_status kvc_sequences_grow(kvc_manager* manager, uint32_t count,
                                       const kvc_grow_item* items, kvc_grow_result* results,
                                       kvc_error* error) KVC_NOEXCEPT;
@@ -405,7 +414,7 @@ typedef struct kvc_commit_result {
  * stream, will be) computed; each block that becomes full becomes reusable.
  * Records a fence on the sequence's device stream for the pages published or
  * given back. Per item: BAD_STATE (more than the capacity), STALE_HANDLE,
- * INVALID_ARGUMENT. */
+ * INVALID_ARGUMENT, OUT_OF_MEMORY. */
 KVC_API kvc_status kvc_sequences_commit(kvc_manager* manager, uint32_t count,
                                         const kvc_commit_item* items, const uint32_t* tokens,
                                         uint64_t token_count, kvc_commit_result* results,
@@ -423,8 +432,8 @@ typedef struct kvc_sequence_info {
   uint64_t matched_tokens;
   uint64_t capacity_tokens;
   uint64_t device_stream;
-  uint32_t block_count; /* pages the sequence has */
-  uint32_t detached;    /* 1 after a reset: later commits create no block */
+  uint32_t page_count; /* pages the sequence has */
+  uint32_t detached;   /* 1 after a reset: later commits create no block */
 } kvc_sequence_info;
 
 /* Writes the sequence's pages, in order, into pages[0..capacity), from block
@@ -467,6 +476,8 @@ typedef struct kvc_stats {
 } kvc_stats;
 
 KVC_API void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT;
+/* Takes the manager's lock; all values are of one instant. Struct members beyond
+ * the caller's struct_size are not written. */
 KVC_API kvc_status kvc_manager_stats_get(kvc_manager* manager, kvc_stats* out,
                                          kvc_error* error) KVC_NOEXCEPT;
 
@@ -494,7 +505,7 @@ KVC_API kvc_status kvc_manager_resident(kvc_manager* manager, kvc_hash_form form
 
 /* ------------------------------------------------------------------ device */
 
-/* Streams of the manager's device, at most 63 at once. Ids are never reused;
+/* Streams of the manager's device, at most 62 at once (else KVC_NOT_NOW). Ids are never reused;
  * destroying one runs or waits for nothing: its remaining work is executed by
  * later advances, its fences stay valid. */
 KVC_API kvc_status kvc_device_stream_create(kvc_manager* manager, uint64_t* out,
