@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -19,10 +21,11 @@ import (
 
 // mirror is what a subscriber knows, from bytes alone.
 type mirror struct {
-	t      testing.TB
-	blocks map[wire.Hash]bool
-	stored int
-	next   uint64
+	t       testing.TB
+	blocks  map[wire.Hash]bool
+	stored  int
+	removed int
+	next    uint64
 }
 
 // take applies one batch and checks the order of numbers and of parents.
@@ -60,9 +63,65 @@ func (m *mirror) take(msg message) {
 					m.t.Errorf("batch %d: %v removed, but not there", msg.seq, h)
 				}
 				delete(m.blocks, h)
+				m.removed++
 			}
 		}
 	}
+}
+
+// seedVariable names the environment variable that repeats a failed random
+// test: its value is the seed that the test printed.
+const seedVariable = "KVCAST_TEST_SEED"
+
+// seedOf returns the seed of a random test and prints it.
+func seedOf(t testing.TB) uint64 {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv(seedVariable); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("%s: %v", seedVariable, err)
+		}
+	}
+	t.Logf("seed %d (%s=%[1]d repeats the test)", seed, seedVariable)
+	return seed
+}
+
+// newAllocator makes a stream and a manager that writes it.
+func newAllocator(t testing.TB, s bindings.StreamConfig, m bindings.Config) (*bindings.Stream,
+	*bindings.Manager) {
+	t.Helper()
+	stream, err := bindings.NewStream(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stream.Close() })
+	m.Stream = stream
+	manager, err := bindings.NewManager(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { manager.Close() })
+	return stream, manager
+}
+
+// compute serves one prompt from beginning to end.
+func compute(t testing.TB, m *bindings.Manager, tokens []uint32) {
+	t.Helper()
+	if err := serve(m, bindings.Prompt{Tokens: tokens}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func serve(m *bindings.Manager, prompt bindings.Prompt) error {
+	seq, err := m.Open(prompt)
+	if err != nil {
+		return err
+	}
+	if _, err = seq.Grow(len(prompt.Tokens)); err == nil {
+		_, err = seq.Commit(prompt.Tokens[seq.MatchedTokens():])
+	}
+	return errors.Join(err, seq.Release())
 }
 
 // The allocator's own stream, attached: at each quiet point a subscriber knows
@@ -83,22 +142,10 @@ func TestAllocatorToSubscriber(t *testing.T) {
 
 func allocatorToSubscriber(t *testing.T, form event.Form, entries int) {
 	const capacity = 96
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 1))
+	random := rand.New(rand.NewPCG(seedOf(t), 1))
 
-	stream, err := bindings.NewStream(bindings.StreamConfig{Form: form, MaxEntries: entries})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Close()
-	manager, err := bindings.NewManager(bindings.Config{
-		TokensPerBlock: 4, CapacityBlocks: capacity, Stream: stream,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer manager.Close()
+	stream, manager := newAllocator(t, bindings.StreamConfig{Form: form, MaxEntries: entries},
+		bindings.Config{TokensPerBlock: 4, CapacityBlocks: capacity})
 
 	o := localOptions(t)
 	o.Hash, o.WaitSubscribers, o.MaxBatchEvents = form, 1, 16
@@ -149,8 +196,19 @@ func allocatorToSubscriber(t *testing.T, form event.Form, entries int) {
 			t.Fatalf("in round %d", round)
 		}
 	}
-	if st, err := stream.Stats(); err != nil || entries > 0 && st.HealedBlocks == 0 || m.stored == 0 {
-		t.Errorf("%d blocks stored, stream %+v, %v", m.stored, st, err)
+	// Else the run has shown too little.
+	st, err := stream.Stats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.stored == 0 || m.removed == 0 || st.ClearedBlocks == 0 {
+		t.Errorf("the subscriber saw %d stored and %d removed; stream %+v", m.stored, m.removed, st)
+	}
+	if entries > 0 && (st.DeferredBlocks == 0 || st.HealedBlocks == 0) {
+		t.Errorf("no block was deferred and healed: %+v", st)
+	}
+	if uint64(m.stored) != st.DrainedStoredBlocks || uint64(m.removed) != st.DrainedRemovedBlocks {
+		t.Errorf("the subscriber saw %d stored and %d removed; stream %+v", m.stored, m.removed, st)
 	}
 	p.Close()
 	m.take(s.next())
@@ -170,15 +228,7 @@ func useOneSequence(random *rand.Rand, m *bindings.Manager) error {
 	if random.IntN(4) == 0 {
 		scope = &bindings.Scope{LoRAName: "adapter"}
 	}
-	seq, err := m.Open(bindings.Prompt{Tokens: tokens, Scope: scope})
-	if err != nil {
-		return err
-	}
-	_, err = seq.Grow(len(tokens))
-	if err == nil {
-		_, err = seq.Commit(tokens[seq.MatchedTokens():])
-	}
-	return errors.Join(err, seq.Release())
+	return serve(m, bindings.Prompt{Tokens: tokens, Scope: scope})
 }
 
 // compare holds a subscriber's set against the tree.
