@@ -29,6 +29,10 @@ const (
 	// closeMargin the part of it that is kept for the end of the context.
 	closeGrace  = time.Second
 	closeMargin = 250 * time.Millisecond
+	// maxPoll is the longest pause between two drains of an idle source: what
+	// is recorded at its beginning has to be on the wire within 100 ms, and
+	// the way there takes a moment, too.
+	maxPoll = maxFlushDelay - 10*time.Millisecond
 	// maxKept is the largest encode buffer that is kept. An ordinary batch is
 	// below 1 MiB; one huge event must not hold its memory for ever.
 	maxKept = 8 << 20
@@ -269,7 +273,7 @@ func (o *owner) stepSource(now time.Time) (more bool, wait time.Duration) {
 	if remaining > 0 || len(o.flushes) > 0 || o.closing {
 		return false, minPoll
 	}
-	return false, max(o.s.FlushDelay, minPoll)
+	return false, min(max(o.s.FlushDelay, minPoll), maxPoll)
 }
 
 // sourceFailed ends a source that is over and lets another one rest.

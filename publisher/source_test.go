@@ -80,24 +80,6 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// Events reach the socket although nobody flushes, within 100 ms.
-func TestSourceWithoutFlush(t *testing.T) {
-	for _, delay := range []time.Duration{0, 5 * time.Millisecond, 100 * time.Millisecond} {
-		t.Run(delay.String(), func(t *testing.T) {
-			o := localOptions(t)
-			o.FlushDelay = delay
-			p, src := attached(t, o, nil)
-			s := subscribe(t, p)
-			for i := range 3 {
-				src.record(removal(uint64(i)))
-				if m := s.next(); len(m.batch.Events) != 1 {
-					t.Errorf("%d events", len(m.batch.Events))
-				}
-			}
-		})
-	}
-}
-
 // A wake-up is acted upon long before the delay is over.
 func TestSourceWake(t *testing.T) {
 	o := localOptions(t)
