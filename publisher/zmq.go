@@ -45,8 +45,16 @@ type zmqTransport struct {
 	shared bool
 	ctx    *zmq.Context
 	socket *zmq.Socket
+	// frames is socket, for what is sent and read all the time.
+	frames frameSocket
 	// matching counts subscriptions whose prefix the topic has.
 	matching int
+}
+
+// frameSocket is what send and subscriptions need of a socket.
+type frameSocket interface {
+	SendBytes(frame []byte, flags zmq.Flag) (int, error)
+	RecvBytes(flags zmq.Flag) ([]byte, error)
 }
 
 func newZMQTransport(s *settings) *zmqTransport {
@@ -89,6 +97,7 @@ func (t *zmqTransport) openSocket(ipv6 bool) (err error) {
 		t.socket = nil
 		return fail("socket", err)
 	}
+	t.frames = t.socket
 	o := &t.settings.Options
 	s := t.socket
 	for _, option := range []struct {
@@ -218,7 +227,7 @@ func (t *zmqTransport) send(seq, payload []byte) error {
 
 func (t *zmqTransport) sendFrame(frame []byte, flags zmq.Flag) error {
 	for {
-		_, err := t.socket.SendBytes(frame, flags)
+		_, err := t.frames.SendBytes(frame, flags)
 		if err == nil || zmq.AsErrno(err) != zmq.Errno(syscall.EINTR) {
 			return err
 		}
@@ -229,7 +238,7 @@ func (t *zmqTransport) sendFrame(frame []byte, flags zmq.Flag) error {
 // 1 or 0 (begin, end) and the prefix.
 func (t *zmqTransport) subscriptions() int {
 	for range maxReads {
-		message, err := t.socket.RecvBytes(zmq.DONTWAIT)
+		message, err := t.frames.RecvBytes(zmq.DONTWAIT)
 		if err != nil {
 			if zmq.AsErrno(err) == zmq.Errno(syscall.EINTR) {
 				continue
@@ -255,7 +264,7 @@ func (t *zmqTransport) close(linger time.Duration) {
 	if t.socket != nil {
 		retryEINTR(func() error { return t.socket.SetLinger(linger.Truncate(time.Millisecond)) })
 		t.socket.Close()
-		t.socket = nil
+		t.socket, t.frames = nil, nil
 	}
 	if t.ctx != nil && !t.shared {
 		// The port is free when this returns, and not before.
