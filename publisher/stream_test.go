@@ -128,13 +128,10 @@ func serve(m *bindings.Manager, prompt bindings.Prompt) error {
 // exactly what the tree holds. The small buffer makes blocks be deferred all
 // the time, which Flush must wait for.
 func TestAllocatorToSubscriber(t *testing.T) {
-	for form, name := range map[event.Form]string{
-		event.Signed64: "signed64", event.Unsigned64: "unsigned64",
-		event.Portable63: "portable63", event.Bytes: "bytes",
-	} {
+	for _, f := range forms {
 		for _, entries := range []int{8, 0} {
-			t.Run(fmt.Sprintf("%s/%d", name, entries), func(t *testing.T) {
-				allocatorToSubscriber(t, form, entries)
+			t.Run(fmt.Sprintf("%s/%d", f.name, entries), func(t *testing.T) {
+				allocatorToSubscriber(t, f.form, entries)
 			})
 		}
 	}
@@ -242,12 +239,9 @@ func compare(t *testing.T, m *bindings.Manager, form event.Form, got map[wire.Ha
 		t.Errorf("the subscriber knows %d blocks, the tree holds %d", len(got), len(resident))
 	}
 	for _, b := range resident {
-		h := wire.HashOf(b.Hash, form)
-		if form == event.Bytes {
-			h = wire.HashOfBytes(b.Digest[:])
-			if binary.BigEndian.Uint64(b.Digest[:]) != b.Hash {
-				t.Errorf("%x is listed as %x", b.Digest, b.Hash)
-			}
+		h := hashOf(b, form)
+		if form == event.Bytes && binary.BigEndian.Uint64(b.Digest[:]) != b.Hash {
+			t.Errorf("%x is listed as %x", b.Digest, b.Hash)
 		}
 		if !got[h] {
 			t.Errorf("the subscriber does not know %v", h)
