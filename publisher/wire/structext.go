@@ -24,14 +24,20 @@ type fullHash struct {
 // may want is taken. It is never written.
 const fullHashCode = -1
 
+// fullHashEncoder is the library's ext.Encoder for fullHash. It has no state.
 type fullHashEncoder struct{}
 
+// Code returns the extension code under which the coder is registered.
 func (fullHashEncoder) Code() int8 { return fullHashCode }
 
+// Type returns the type that the coder writes.
 func (fullHashEncoder) Type() reflect.Type { return reflect.TypeFor[fullHash]() }
 
+// CalcByteSize returns the length of what WriteToBytes writes, in bytes.
 func (fullHashEncoder) CalcByteSize(reflect.Value) (int, error) { return intMax, nil }
 
+// WriteToBytes writes the hash at offset and returns the offset after it. The
+// library has made room for it.
 func (fullHashEncoder) WriteToBytes(v reflect.Value, offset int, b *[]byte) int {
 	h := v.Interface().(fullHash)
 	(*b)[offset] = 0xcf
@@ -47,10 +53,13 @@ func (fullHashEncoder) WriteToBytes(v reflect.Value, offset int, b *[]byte) int 
 // hash is a plain integer.
 type fullHashDecoder struct{}
 
+// Code returns the extension code under which the coder is registered.
 func (fullHashDecoder) Code() int8 { return fullHashCode }
 
+// IsType reports that no bytes are this coder's.
 func (fullHashDecoder) IsType(int, *[]byte) bool { return false }
 
+// AsValue always fails; after IsType nobody calls it.
 func (fullHashDecoder) AsValue(int, reflect.Kind, *[]byte) (any, int, error) {
 	return nil, 0, errors.New("wire: a full-width hash is a plain integer")
 }
