@@ -122,7 +122,9 @@ const char* Manager::CheckNodes(uint32_t* where) {
   std::vector<uint32_t> children(tree_.high_water(), 0);
   std::vector<uint32_t> root_refs(tree_.root_slots(), 0);
   for (const Sequence& seq : sequences_) {
-    if (seq.open && Attached(seq)) ++root_refs[seq.root];
+    if (!seq.open || !Attached(seq)) continue;
+    if (seq.root >= root_refs.size()) return "a sequence hangs on a root that never was";
+    ++root_refs[seq.root];
   }
   uint64_t announced = 0;
   uint64_t deferred = 0;

@@ -124,6 +124,13 @@ func TestRulesBite(t *testing.T) {
 		{"test gone", []edit{{"tests/native/c_test.c", "", ""}}, []string{
 			"tests/native/CMakeLists.txt: names tests/native/c_test.c, which does not exist"}},
 
+		{"function that C never calls", []edit{{"native/include/kvcast/kvcast.h", "<stdint.h>",
+			"<stdint.h>\nKVC_API kvc_status kvc_thing_do(\n"}}, []string{
+			"tests/native/capi_test.c: does not call kvc_thing_do"}},
+		{"function that returns text", []edit{{"native/include/kvcast/kvcast.h", "<stdint.h>",
+			"<stdint.h>\nKVC_API const char* kvc_text(void);\n"}}, []string{
+			"tests/native/capi_test.c: does not call kvc_text"}},
+
 		// Embeds.
 		{"header folder not embedded", []edit{{"native/native.go", "include src", "src"}}, []string{
 			"native/include/kvcast/kvcast.h: not covered by a go:embed of package native"}},

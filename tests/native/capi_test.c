@@ -167,6 +167,32 @@ int main(void) {
     CHECK((int64_t)batch.hashes[1] == INT64_C(1735720619063549889));
     CHECK(batch.tokens[0] == 0 && batch.tokens[7] == 7);
 
+    {
+      kvc_prompt prompt;
+      kvc_probe_result probed;
+      kvc_stream_stats st;
+      memset(&prompt, 0, sizeof prompt);
+      prompt.token_count = 8;
+      prompt.scope = KVC_NO_SCOPE;
+      CHECK_OK(kvc_probe(m, 1, &prompt, tokens, 8, NULL, 0, NULL, 0, &probed, &err));
+      CHECK(probed.status == KVC_OK && probed.matched_tokens == 4); /* one token is left */
+      prompt.must_compute = KVC_COMPUTE_NOTHING;
+      CHECK_OK(kvc_probe(m, 1, &prompt, tokens, 8, NULL, 0, NULL, 0, &probed, &err));
+      CHECK(probed.matched_tokens == 8);
+      prompt.token_offset = UINT64_MAX;
+      CHECK_OK(kvc_probe(m, 1, &prompt, tokens, 8, NULL, 0, NULL, 0, &probed, &err));
+      CHECK(probed.status == KVC_INVALID_ARGUMENT);
+
+      kvc_stream_stats_init(&st);
+      CHECK_OK(kvc_stream_stats_get(stream, &st, &err));
+      CHECK(st.attached == 1 && st.stored_blocks == 2 && st.announced_blocks == 2);
+      CHECK(st.deferred_blocks ==
+            st.healed_blocks + st.deferred_evicted_blocks + st.pending_blocks);
+      CHECK(st.drained_stored_blocks == 2 && st.mirror_blocks == 2);
+      st.struct_size = 3;
+      CHECK(kvc_stream_stats_get(stream, &st, &err) == KVC_INVALID_ARGUMENT);
+    }
+
     CHECK(kvc_manager_destroy(m, &err) == KVC_BUSY);
     CHECK(release(m, a.sequence) == KVC_OK);
     CHECK(release(m, a.sequence) == KVC_STALE_HANDLE);
@@ -273,8 +299,24 @@ int main(void) {
     CHECK(grow(m, b.sequence, kBlock).leaving_pages == 8); /* another stream has to wait */
     a = create(m, tokens, 0, one);
     CHECK(grow(m, a.sequence, kBlock).status == KVC_OK); /* the same stream has not */
+    {
+      kvc_fence fence;
+      uint8_t done = 1;
+      fence.device_stream = one;
+      fence.position = 1;
+      CHECK_OK(kvc_device_fences_query(m, 1, &fence, &done, &err));
+      CHECK(done == 0);
+      CHECK_OK(kvc_device_stream_wait(m, two, 1, &fence, &err));
+      CHECK_OK(kvc_host_advance(m, two, 1, &ran, &err)); /* runs what it waits for */
+      CHECK(ran == 1);
+      CHECK_OK(kvc_device_fences_query(m, 1, &fence, &done, &err));
+      CHECK(done == 1);
+      fence.position = 2;
+      CHECK(kvc_device_fences_query(m, 1, &fence, &done, &err) == KVC_INVALID_ARGUMENT);
+      CHECK(kvc_device_stream_wait(m, two, 1, &fence, &err) == KVC_INVALID_ARGUMENT);
+    }
     CHECK_OK(kvc_host_advance(m, 0, 10, &ran, &err));
-    CHECK(ran == 1);
+    CHECK(ran == 0);
     CHECK(grow(m, b.sequence, 7 * kBlock).status == KVC_OK);
     CHECK_OK(kvc_host_read(m, page, 0, 1, &byte, &err));
     CHECK(kvc_host_read(m, page, 60, 8, &byte, &err) == KVC_INVALID_ARGUMENT);

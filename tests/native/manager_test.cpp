@@ -16,6 +16,11 @@
 #include "tests/native/recording_sink.h"
 
 namespace kvcast {
+
+struct ManagerPeer {
+  static bool WriterWaiting(Manager& manager) { return manager.mutex_.writer_waiting(); }
+};
+
 namespace {
 
 constexpr uint32_t kBlock = 4;
@@ -338,6 +343,65 @@ TEST_F(ManagerTest, WhatDoesNotFitIsDeferredAndHealedParentsFirst) {
   Check();
   EXPECT_EQ(Release(b), KVC_OK);
   EXPECT_EQ(Release(c), KVC_OK);
+}
+
+// The scheduler pays for at most four healed blocks per call, an idle drainer
+// for no more than one step after its time is over.
+TEST_F(ManagerTest, HealingIsBounded) {
+  Open(64);
+  sink_->room = 0;
+  sink_->heal_room = 0;
+  std::vector<uint32_t> prompt;
+  for (uint32_t i = 1; i <= 60; ++i) prompt.push_back(i);
+  const uint64_t a = Store(prompt);
+  sink_->heal_room = 100;
+  EXPECT_EQ(Create({}).status, KVC_OK);
+  EXPECT_EQ(sink_->log.size(), 4u) << "one call";
+  EXPECT_EQ(Grow(a, 61).status, KVC_OK);
+  EXPECT_EQ(sink_->log.size(), 8u) << "two calls";
+  EXPECT_EQ(sink_->host()->TryHeal(256, 0), 16u) << "no time: one step";
+  EXPECT_EQ(sink_->host()->TryHeal(5, UINT64_MAX), 5u);
+  EXPECT_EQ(sink_->counters.pending_blocks.load(), 60u - 8 - 16 - 5);
+  Check();
+  EXPECT_EQ(Release(a), KVC_OK);
+  EXPECT_EQ(Release(uint64_t{1} << 32 | 1), KVC_OK);
+}
+
+// What the suite would miss without it: a long probe must let a waiting writer
+// in before it ends. At its first step a writer is made to wait; at the second
+// it must have been in.
+TEST_F(ManagerTest, AProbeStepsAsideForAWriter) {
+  struct Scene {
+    Manager* manager = nullptr;
+    std::thread writer;
+    std::atomic<bool> asked{false};
+    std::atomic<bool> been_in{false};
+    int steps = 0;
+  } scene;
+  ManagerTestHooks hooks;
+  hooks.context = &scene;
+  hooks.on_probe_step = [](void* context) {
+    auto& s = *static_cast<Scene*>(context);
+    if (++s.steps == 1) {
+      s.writer = std::thread([&s] {
+        s.asked.store(true);
+        s.manager->Reset();  // any writer
+        s.been_in.store(true);
+      });
+      while (!s.asked.load() || !ManagerPeer::WriterWaiting(*s.manager)) std::this_thread::yield();
+    }
+  };
+  Open(1024, hooks);
+  scene.manager = m_.get();
+  std::vector<uint32_t> prompt(1000);
+  for (uint32_t i = 0; i < prompt.size(); ++i) prompt[i] = i;
+  const uint64_t a = Store(prompt);
+  const uint64_t matched = Matched(prompt);
+  scene.writer.join();
+  EXPECT_TRUE(scene.been_in.load());
+  EXPECT_EQ(scene.steps, 1) << "the reset took the path away while the probe stood aside";
+  EXPECT_EQ(matched, 256u) << "what had been seen until then";
+  EXPECT_EQ(Release(a), KVC_OK);
 }
 
 TEST_F(ManagerTest, ADeferredBlockThatGoesSaysNothing) {

@@ -1,0 +1,226 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The check must be able to fail: each case breaks one invariant, expects its
+// name, and mends it again. Without this the other tests' passing checks would
+// prove nothing.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "native/src/manager.h"
+#include "tests/native/recording_sink.h"
+
+namespace kvcast {
+
+struct ManagerPeer {
+  explicit ManagerPeer(Manager& manager) : m(manager) {}
+  Page& page(PageId id) { return m.pages_[id]; }
+  Node& node(NodeId id) { return m.tree_.node(id); }
+  uint32_t* tokens(NodeId id) { return m.tree_.tokens(id); }
+  NodeId high_water() { return m.tree_.high_water(); }
+  Sequence& sequence(uint64_t id) { return m.sequences_[static_cast<uint32_t>(id)]; }
+  uint32_t& open_sequences() { return m.open_sequences_; }
+  uint64_t& deferred_count() { return m.deferred_count_; }
+  NodeId& deferred_head() { return m.deferred_head_; }
+  DeferralCounters& deferral() { return *m.deferral_; }
+  PageId first_evictable() { return m.pages_.FirstEvictable(); }
+  PageId free_top() { return m.pages_.free_top(); }
+  FencePool& fences() { return m.fences_; }
+  std::vector<NodeId>& removals() { return m.removals_; }
+  uint32_t& free_sequence() { return m.free_sequence_; }
+  Manager& m;
+};
+
+namespace {
+
+constexpr uint32_t kBlock = 2;
+
+class CheckTest : public ::testing::Test {
+ protected:
+  CheckTest() : sink_(std::make_shared<RecordingSink>()) {
+    kvc_config config{};
+    kvc_config_init(&config);
+    config.tokens_per_block = kBlock;
+    config.capacity_blocks = 16;
+    config.max_sequences = 4;
+    config.seed = 1;
+    m_ = std::make_unique<Manager>(config, sink_);
+    peer_ = std::make_unique<ManagerPeer>(*m_);
+    // Two announced blocks held by one sequence with a page to spare, three
+    // cached ones of which two are deferred, pages behind a fence, free pages.
+    stream_ = m_->OpenDeviceStream();
+    held_ = Store({1, 2}, 3, 0);
+    sink_->room = 1;
+    sink_->heal_room = 0;
+    Release(Store({3, 4, 5}, 3, 0));
+    const uint64_t fenced = Store({}, 2, stream_);
+    const kvc_host_fill fill{0, 0, 1};
+    m_->EnqueueFill(stream_, 1, &fill);
+    Release(fenced);
+    Expect(nullptr);
+  }
+
+  uint64_t Store(const std::vector<uint32_t>& blocks, uint64_t room, uint64_t stream) {
+    std::vector<uint32_t> tokens;
+    for (const uint32_t b : blocks) tokens.insert(tokens.end(), kBlock, b);
+    const uint32_t none = 0;
+    const uint32_t* data = tokens.empty() ? &none : tokens.data();
+    kvc_prompt prompt{};
+    prompt.token_count = tokens.size();
+    prompt.scope = KVC_NO_SCOPE;
+    prompt.device_stream = stream;
+    kvc_create_result made{};
+    m_->Create(1, &prompt, {data, tokens.size()}, &made, nullptr);
+    const kvc_grow_item grow{made.sequence, room * kBlock};
+    kvc_grow_result grown{};
+    m_->Grow(1, &grow, &grown, nullptr);
+    EXPECT_EQ(grown.status, KVC_OK);
+    const kvc_commit_item commit{made.sequence, 0, tokens.size()};
+    kvc_commit_result committed{};
+    m_->Commit(1, &commit, data, tokens.size(), &committed, nullptr);
+    EXPECT_EQ(committed.status, KVC_OK);
+    return made.sequence;
+  }
+  void Release(uint64_t id) {
+    kvc_status status = KVC_INTERNAL;
+    m_->Release(1, &id, &status, nullptr);
+    EXPECT_EQ(status, KVC_OK);
+  }
+  // The node of the block that repeats `token`.
+  NodeId Of(uint32_t token) {
+    for (NodeId id = 0; id < peer_->high_water(); ++id) {
+      if (peer_->node(id).parent != kNil && peer_->tokens(id)[0] == token) return id;
+    }
+    ADD_FAILURE() << "no block " << token;
+    return 0;
+  }
+  void Expect(const char* message) {
+    kvc_error error{};
+    const kvc_status status = m_->Check(&error);
+    if (message == nullptr) {
+      EXPECT_EQ(status, KVC_OK) << error.message;
+    } else {
+      EXPECT_EQ(status, KVC_CORRUPT) << "expected: " << message;
+      EXPECT_NE(std::string(error.message).find(message), std::string::npos)
+          << "said: " << error.message << "\nexpected: " << message;
+    }
+  }
+  // Sets a field, expects the message, sets it back, expects peace.
+  template <typename T, typename V>
+  void Break(T& field, V value, const char* message) {
+    const T before = field;
+    field = static_cast<T>(value);
+    Expect(message);
+    field = before;
+    Expect(nullptr);
+  }
+
+  std::shared_ptr<RecordingSink> sink_;
+  std::unique_ptr<Manager> m_;
+  std::unique_ptr<ManagerPeer> peer_;
+  uint64_t stream_ = 0;
+  uint64_t held_ = 0;
+};
+
+TEST_F(CheckTest, Pages) {
+  const NodeId one = Of(1), two = Of(2), three = Of(3);
+  Page& live = peer_->page(peer_->node(one).page);
+  Page& cached = peer_->page(peer_->node(three).page);
+  Page& free = peer_->page(peer_->free_top());
+  Break(live.holders, 2, "holders are miscounted");
+  Break(live.state, PageState::kCached, "live without a holder, or held without being live");
+  Break(free.state, PageState::kLive, "live without a holder, or held without being live");
+  Break(cached.node, kNil, "a cached page has no block");
+  Break(cached.node, two, "a page and its block do not name each other");
+  Break(free.node, three, "a page given up has a block");
+  Break(peer_->node(one).page, peer_->node(two).page,
+        "a page and its block do not name each other");
+  Break(cached.state, static_cast<PageState>(9), "a page has an unknown state");
+  Break(peer_->sequence(held_).pages[2], 16, "a sequence holds a page beyond the pool");
+  Break(free.next, kNil, "the free stack is miscounted");
+  const PageId head = peer_->first_evictable();
+  Break(peer_->page(head).next, kNil, "the eviction list is broken");
+  Break(peer_->page(peer_->page(head).next).prev, kNil, "the eviction list is broken");
+}
+
+TEST_F(CheckTest, Fences) {
+  PageId quarantined = 0;
+  while (peer_->page(quarantined).state != PageState::kQuarantined) ++quarantined;
+  Page& page = peer_->page(quarantined);
+  Break(page.quarantine, 0, "a page is in the wrong quarantine");
+  Break(page.used, 0, "a set of fences is miscounted");
+  Page& free = peer_->page(peer_->free_top());
+  Break(free.used, page.used, "a free page has fences");
+  const FenceSetId leaked = peer_->fences().Single({1, 1});
+  Expect("a set of fences has leaked");
+  peer_->fences().Release(leaked);
+  Expect(nullptr);
+}
+
+TEST_F(CheckTest, Tree) {
+  const NodeId one = Of(1), two = Of(2), three = Of(3);
+  Break(peer_->node(one).children, 2, "a block's children are miscounted");
+  Break(peer_->node(two).hash, 5, "a table entry has a wrong tag");
+  Break(peer_->tokens(two)[1], 9, "a node's hash is not its content's");
+  Break(peer_->node(two).parent, three, "a node's hash is not its content's");
+  Break(peer_->node(two).victims, 1, "an eviction plan was not cleared");
+  peer_->removals().push_back(one);
+  Expect("a step left work undone");
+  peer_->removals().clear();
+  Expect(nullptr);
+}
+
+TEST_F(CheckTest, Announcements) {
+  const NodeId one = Of(1), four = Of(4), five = Of(5);
+  Break(peer_->node(one).announce, Announce::kDeferred, "a block was announced before its parent");
+  Break(peer_->node(five).announce, Announce::kAnnounced,
+        "a block was announced before its parent");
+  Break(peer_->node(one).announce, Announce::kNone, "neither announced nor deferred");
+  Break(peer_->deferred_count(), 1, "the deferred blocks are miscounted");
+  Break(peer_->deferred_head(), five, "the deferred list is broken");
+  Break(peer_->node(four).deferred_next, kNil, "the deferred blocks are miscounted");
+  Bump(peer_->deferral().healed_blocks);
+  Expect("deferred differs from healed + deferred evicted + pending");
+  Drop(peer_->deferral().healed_blocks);
+  Expect(nullptr);
+  // Parents come before their children, also when the list itself is whole.
+  Node& parent = peer_->node(four);
+  Node& child = peer_->node(five);
+  std::swap(parent.deferred_prev, child.deferred_next);
+  std::swap(parent.deferred_next, child.deferred_prev);
+  peer_->node(five).deferred_next = four;
+  peer_->node(five).deferred_prev = kNil;
+  peer_->node(four).deferred_next = kNil;
+  peer_->node(four).deferred_prev = five;
+  peer_->deferred_head() = five;
+  Expect("a deferred block stands before its parent on the list");
+}
+
+TEST_F(CheckTest, Sequences) {
+  Sequence& seq = peer_->sequence(held_);
+  Break(seq.committed, 100, "matched <= committed <= capacity does not hold");
+  Break(seq.matched, 5, "matched <= committed <= capacity does not hold");
+  Break(seq.committed, kBlock, "an uncommitted block has a place in the tree");
+  Break(seq.last, Of(1), "a sequence does not end where its last block does");
+  Break(peer_->open_sequences(), 2, "the open sequences are miscounted");
+  Break(peer_->free_sequence(), kNil, "the free sequences are miscounted");
+  Break(seq.root, kNil, "a sequence hangs on a root that never was");
+}
+
+TEST_F(CheckTest, EvictionOrder) {
+  // Swap the two oldest cached pages: the parent comes before its child then.
+  const PageId a = peer_->first_evictable();
+  const PageId b = peer_->page(a).next;
+  Page& pa = peer_->page(a);
+  Page& pb = peer_->page(b);
+  std::swap(pa.node, pb.node);
+  std::swap(peer_->node(pa.node).page, peer_->node(pb.node).page);
+  Expect("a parent stands before its child on the eviction list");
+}
+
+}  // namespace
+}  // namespace kvcast
