@@ -26,9 +26,12 @@ const (
 	// burn through everything that waits.
 	failurePause = 100 * time.Millisecond
 	// closeGrace is what Close may take beyond the shutdown timeout, and
-	// closeMargin the part of it that is kept for the end of the context.
+	// closeMargin the part of it that is kept for the end of the context, in
+	// which ZeroMQ frees what waits for dead peers and joins its threads.
+	// Measured with 40 MB waiting, two cores, four busy loops beside it and the
+	// race detector: 2 to 46 ms, and once, on a busier machine, 270 ms.
 	closeGrace  = time.Second
-	closeMargin = 250 * time.Millisecond
+	closeMargin = 500 * time.Millisecond
 	// maxPoll is the longest pause between two drains of an idle source: what
 	// is recorded at its beginning has to be on the wire within 100 ms, and
 	// the way there takes a moment, too.
