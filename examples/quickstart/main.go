@@ -22,9 +22,7 @@ func main() {
 		must(sequence.Grow(len(prompt)))
 		must(sequence.Commit(prompt[sequence.MatchedTokens():]))
 		fmt.Printf("%d of %d tokens were there already\n", sequence.MatchedTokens(), len(prompt))
-		if err := sequence.Release(); err != nil {
-			log.Fatal(err)
-		}
+		check(sequence.Release())
 	}
 	batch := must(stream.Drain(0, 0))
 	defer batch.Release()
@@ -39,8 +37,12 @@ func main() {
 }
 
 func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+func check(err error) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	return v
 }
