@@ -93,8 +93,11 @@ func (s *summary) print(w io.Writer, asJSON bool) error {
 		row("deferred", "%s blocks, %s announced later, %s gone before",
 			grouped(s.DeferredBlocks), grouped(s.HealedBlocks), grouped(s.DeferredEvictedBlocks))
 	}
-	row("resident", "%s of %d blocks, %s not announced",
-		grouped(s.ResidentBlocks), s.CapacityBlocks, grouped(s.UnannouncedBlocks))
+	note = ""
+	if s.Publisher != publisherOff { // else nothing ever is
+		note = fmt.Sprintf(", %s not announced", grouped(s.UnannouncedBlocks))
+	}
+	row("resident", "%s of %d blocks%s", grouped(s.ResidentBlocks), s.CapacityBlocks, note)
 	if s.Publisher != publisherOff {
 		row("published", "%s batches, %s events, %s bytes (%s)",
 			grouped(s.Batches), grouped(s.Events), grouped(s.BytesPublished), s.Publisher)
