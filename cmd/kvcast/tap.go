@@ -27,7 +27,6 @@ type tapOptions struct {
 	topic      string
 	json       bool
 	verify     bool
-	hash       string
 	mirrorOut  string
 	maxBatches int
 	idleExit   time.Duration
@@ -52,41 +51,30 @@ func newTap(std streams) *cobra.Command {
 	f.StringVar(&o.topic, "topic", "", "receive topics with this prefix")
 	f.BoolVar(&o.json, "json", false, "print one JSON object per batch, and one at the end")
 	f.BoolVar(&o.verify, "verify", false, "check the wire contract; the first breach ends the run with exit code 1")
-	f.StringVar(&o.hash, "hash", "", "with --verify: the form must be signed64, unsigned64, portable63 or bytes, and\nkeys must follow from the tokens (if not given, what can be is found out)")
 	f.StringVar(&o.mirrorOut, "mirror-out", "", "write the hashes of all announced blocks to this file at the end")
 	f.IntVar(&o.maxBatches, "max-batches", 0, "end after N batches (0 = never)")
 	f.DurationVar(&o.idleExit, "idle-exit", 0, "end after this time without a message (0 = never)")
 	return cmd
 }
 
-func (o *tapOptions) check() (v subscribe.VerifierOptions, err error) {
+func (o *tapOptions) check() error {
 	if o.maxBatches < 0 {
-		return v, fmt.Errorf("--max-batches %d: want at least 0", o.maxBatches)
+		return fmt.Errorf("--max-batches %d: want at least 0", o.maxBatches)
 	}
 	if o.idleExit < 0 {
-		return v, fmt.Errorf("--idle-exit %s: want 0 or more", o.idleExit)
+		return fmt.Errorf("--idle-exit %s: want 0 or more", o.idleExit)
 	}
-	if o.hash == "" {
-		return v, nil
-	}
-	if !o.verify {
-		return v, errors.New("--hash needs --verify")
-	}
-	if v.Form, v.HasForm = subscribe.ParseForm(o.hash); !v.HasForm {
-		return v, fmt.Errorf("--hash %q: want signed64, unsigned64, portable63 or bytes", o.hash)
-	}
-	return v, nil
+	return nil
 }
 
-func tap(ctx context.Context, o tapOptions, std streams) error {
-	verify, err := o.check()
-	if err != nil {
+func tap(ctx context.Context, o tapOptions, std streams) (err error) {
+	if err := o.check(); err != nil {
 		return err
 	}
 	t := &tapper{o: o, out: bufio.NewWriterSize(std.out, 64<<10)}
 	switch {
 	case o.verify:
-		t.verifier = subscribe.NewVerifier(verify)
+		t.verifier = subscribe.NewVerifier(subscribe.VerifierOptions{})
 		t.mirror = t.verifier.Mirror()
 	case o.mirrorOut != "":
 		t.mirror = subscribe.NewMirror(0)
@@ -108,9 +96,6 @@ func tap(ctx context.Context, o tapOptions, std streams) error {
 	defer client.Close()
 
 	err = t.run(ctx, client)
-	if err == nil && verify.HasForm {
-		err = t.someKeys()
-	}
 	// A breach is no reason to keep back what was seen before it.
 	if err != nil && !errors.As(err, new(breachError)) {
 		t.out.Flush()
@@ -193,17 +178,6 @@ func (t *tapper) run(ctx context.Context, client *subscribe.Client) error {
 		}
 	}
 	return nil
-}
-
-// someKeys is for a stream of a given hash form. Some keys may not be
-// recomputable; if none is, the form is not what was said.
-func (t *tapper) someKeys() error {
-	r := t.verifier.Report()
-	if !r.Complete || r.VerifiedKeys > 0 || r.UnverifiedKeys == 0 {
-		return nil
-	}
-	return breachError{fmt.Errorf("none of %d hashes is the %s form of a key that follows from the tokens",
-		r.UnverifiedKeys, t.o.hash)}
 }
 
 // malformed deals with a message that cannot be read.

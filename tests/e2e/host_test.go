@@ -21,7 +21,7 @@ import (
 func TestHostProgram(t *testing.T) {
 	t.Parallel()
 	endpoint := "ipc://" + filepath.Join(shortTemp(t), "s")
-	tap := startPiped(t, "tap", endpoint, "--verify", "--hash", "signed64")
+	tap := startPiped(t, "tap", endpoint, "--verify")
 
 	stream, err := bindings.NewStream(bindings.StreamConfig{})
 	if err != nil {

@@ -180,7 +180,7 @@ func newPair(t *testing.T, form string, args ...string) *pair {
 	p := &pair{resident: filepath.Join(folder, "resident"), mirror: filepath.Join(folder, "mirror"),
 		reader: newReader(t, form)}
 	// The subscriber is there first.
-	p.tap = startPiped(t, "tap", endpoint, "--verify", "--hash", form, "--mirror-out", p.mirror)
+	p.tap = startPiped(t, "tap", endpoint, "--verify", "--mirror-out", p.mirror)
 	p.replay = startPiped(t, append([]string{"replay", "--trace", traceFile, "--hash", form,
 		"--endpoint", endpoint, "--wait-subscribers", "1", "--resident-out", p.resident,
 		"--hold", "1h", "--device", "host"}, args...)...)
