@@ -276,6 +276,7 @@ func TestCallErrors(t *testing.T) {
 		{"new manager, block too large", fails(bindings.NewManager(bindings.Config{TokensPerBlock: 4097})), bindings.ErrInvalidArgument},
 		{"new manager, pool too large", fails(bindings.NewManager(bindings.Config{CapacityBlocks: 1<<27 + 1})), bindings.ErrInvalidArgument},
 		{"new manager, odd page", fails(bindings.NewManager(bindings.Config{PageBytes: 12})), bindings.ErrInvalidArgument},
+		{"new manager, stream from nowhere", fails(bindings.NewManager(bindings.Config{Stream: new(bindings.Stream)})), bindings.ErrInvalidArgument},
 		{"new manager, stream in use", fails(bindings.NewManager(bindings.Config{Stream: stream})), bindings.ErrBusy},
 		{"new manager, stream closed", fails(bindings.NewManager(bindings.Config{Stream: closed})), bindings.ErrClosed},
 		{"new stream, no such form", fails(bindings.NewStream(bindings.StreamConfig{Form: 4})), bindings.ErrInvalidArgument},
@@ -592,6 +593,64 @@ func TestFences(t *testing.T) {
 	}
 	if err := m.Check(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestClaim: a stream has one drainer.
+func TestClaim(t *testing.T) {
+	stream, err := bindings.NewStream(bindings.StreamConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newManager(t, bindings.Config{Stream: stream})
+	store(t, m, sequential(0, 8))
+	borrowed, err := stream.Drain(0, 0)
+	if err != nil || len(borrowed.Events) != 1 {
+		t.Fatalf("%v, %v", borrowed, err)
+	}
+	if _, err := stream.Claim(); !errors.Is(err, bindings.ErrBusy) {
+		t.Errorf("claim while a batch is borrowed: %v", err)
+	}
+	borrowed.Release()
+	d, err := stream.Claim()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Form() != stream.Form() || d.Wake() != stream.Wake() {
+		t.Error("the drainer is not the stream's")
+	}
+	store(t, m, sequential(100, 8))
+	b, err := d.Drain(0, 0)
+	if err != nil || len(b.Events) != 1 {
+		t.Fatalf("%v, %v", b, err)
+	}
+	// Nobody else can take the batch back, or what comes next.
+	if _, err := stream.Drain(0, 0); !errors.Is(err, bindings.ErrBusy) {
+		t.Errorf("drain of a claimed stream: %v", err)
+	}
+	if _, err := stream.Claim(); !errors.Is(err, bindings.ErrBusy) {
+		t.Errorf("second claim: %v", err)
+	}
+	if stored, ok := b.Events[0].(*bindings.BlockStored); !ok || len(stored.Hashes) != 2 {
+		t.Errorf("the batch changed: %+v", b.Events[0])
+	}
+	b.Release()
+	d.Release()
+	d.Release()
+	if _, err := d.Drain(0, 0); !errors.Is(err, bindings.ErrClosed) {
+		t.Errorf("drain after release: %v", err)
+	}
+	if _, err := stream.Drain(0, 0); err != nil {
+		t.Error(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := stream.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := stream.Claim(); !errors.Is(err, bindings.ErrClosed) {
+		t.Errorf("claim after close: %v", err)
 	}
 }
 

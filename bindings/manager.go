@@ -40,6 +40,9 @@ func NewManager(config Config) (*Manager, error) {
 		return nil, err
 	}
 	var stream cgo.Stream
+	if config.Stream != nil && config.Stream.wake == nil {
+		return nil, argumentError(op, "Config.Stream was not made by NewStream")
+	}
 	if config.Stream != nil {
 		// Held during the call, so that the stream cannot be closed meanwhile.
 		config.Stream.mu.Lock()

@@ -26,6 +26,7 @@ type Stream struct {
 	changed  sync.Cond // draining, borrowed or closed changed
 	draining bool      // a Drain is in native code; it owns next, view, names and err
 	borrowed *Batch    // what the caller holds, if anything
+	drainer  *Drainer  // who has claimed the stream, if anybody
 	closing  bool      // Close has been called
 	closed   bool      // the handle is gone
 	cleanup  runtime.Cleanup
@@ -93,8 +94,57 @@ func (s *Stream) Wake() <-chan struct{} { return s.wake }
 // The batch is borrowed until its Release or until the next Drain, which takes
 // it back. A batch without events says that there is nothing now. io.EOF comes
 // after the manager has been closed and everything has been drained. ErrBusy:
-// another goroutine is draining; ErrClosed: the stream has been closed.
+// another goroutine is draining, or somebody has claimed the stream; ErrClosed:
+// the stream has been closed.
 func (s *Stream) Drain(maxEvents, maxBlocks int) (*Batch, error) {
+	return s.drain(nil, maxEvents, maxBlocks)
+}
+
+// Drainer is the right to drain a stream, and nobody else has it.
+type Drainer struct{ stream *Stream }
+
+// Claim keeps all others from draining until the drainer is released: a second
+// drainer would take batches that the first one never sees, and take back the
+// one that it is reading. A publisher claims the stream it is attached to.
+// ErrBusy: it is claimed or being drained or a batch is borrowed; ErrClosed.
+func (s *Stream) Claim() (*Drainer, error) {
+	const op = "claim"
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closing:
+		return nil, closedError(op)
+	case s.drainer != nil:
+		return nil, &Error{Op: op, Status: StatusBusy, Detail: "the stream has been claimed"}
+	case s.draining || s.borrowed != nil:
+		return nil, &Error{Op: op, Status: StatusBusy, Detail: "another goroutine is draining"}
+	}
+	s.drainer = &Drainer{stream: s}
+	return s.drainer, nil
+}
+
+// Drain is Stream.Drain for the one who has claimed it; ErrClosed after Release.
+func (d *Drainer) Drain(maxEvents, maxBlocks int) (*Batch, error) {
+	return d.stream.drain(d, maxEvents, maxBlocks)
+}
+
+// Wake is the stream's.
+func (d *Drainer) Wake() <-chan struct{} { return d.stream.Wake() }
+
+// Form is the stream's.
+func (d *Drainer) Form() event.Form { return d.stream.Form() }
+
+// Release gives the right up; a batch that is still borrowed stays so. A second
+// time it does nothing.
+func (d *Drainer) Release() {
+	d.stream.mu.Lock()
+	defer d.stream.mu.Unlock()
+	if d.stream.drainer == d {
+		d.stream.drainer = nil
+	}
+}
+
+func (s *Stream) drain(who *Drainer, maxEvents, maxBlocks int) (*Batch, error) {
 	const op = "drain"
 	if maxEvents < 0 || maxBlocks < 0 {
 		return nil, argumentError(op, "limits are %d events, %d blocks", maxEvents, maxBlocks)
@@ -104,6 +154,12 @@ func (s *Stream) Drain(maxEvents, maxBlocks int) (*Batch, error) {
 	case s.closing:
 		s.mu.Unlock()
 		return nil, closedError(op)
+	case who != s.drainer && who != nil:
+		s.mu.Unlock()
+		return nil, closedError(op)
+	case who != s.drainer:
+		s.mu.Unlock()
+		return nil, &Error{Op: op, Status: StatusBusy, Detail: "the stream has been claimed"}
 	case s.draining:
 		s.mu.Unlock()
 		return nil, &Error{Op: op, Status: StatusBusy, Detail: "another goroutine is draining"}
