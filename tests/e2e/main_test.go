@@ -9,10 +9,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,9 +27,13 @@ const (
 	deadline = 2 * time.Minute
 )
 
-// kvcast is the tool under test, built once; with the race detector if the
-// tests are.
-var kvcast string
+// kvcast is the tool under test, built by the first test that runs it; with the
+// race detector if the tests are.
+var kvcast struct {
+	path  string
+	build sync.Once
+	err   error
+}
 
 func TestMain(m *testing.M) {
 	os.Exit(testMain(m))
@@ -45,13 +51,26 @@ func testMain(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
-	kvcast = filepath.Join(folder, "kvcast")
-	build := exec.Command("go", "build", raceFlag, "-o", kvcast, "github.com/kvcast/kvcast/cmd/kvcast")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "%v\n%s", err, out)
-		return 2
-	}
+	kvcast.path = filepath.Join(folder, "kvcast")
 	return m.Run()
+}
+
+// build builds the tool. It is called while a test runs, not before: then the go
+// command takes note of the folders listed here, from which the tool is built,
+// and does not offer an old result of the tests after an edit there.
+func build() {
+	for _, folder := range []string{"native", "sink", "cuda", "cgo", "bindings", "publisher", "cmd"} {
+		err := filepath.WalkDir(filepath.Join("..", "..", folder),
+			func(_ string, _ fs.DirEntry, err error) error { return err })
+		if err != nil {
+			kvcast.err = err
+			return
+		}
+	}
+	cmd := exec.Command("go", "build", raceFlag, "-o", kvcast.path, "github.com/kvcast/kvcast/cmd/kvcast")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		kvcast.err = fmt.Errorf("go build: %w\n%s", err, out)
+	}
 }
 
 // process is a running kvcast.
@@ -63,8 +82,13 @@ type process struct {
 }
 
 func command(t *testing.T, args ...string) *process {
+	t.Helper()
+	kvcast.build.Do(build)
+	if kvcast.err != nil {
+		t.Fatal(kvcast.err)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
-	p := &process{Cmd: exec.CommandContext(ctx, kvcast, args...), t: t}
+	p := &process{Cmd: exec.CommandContext(ctx, kvcast.path, args...), t: t}
 	p.Cmd.Stderr = &p.stderr
 	// Whatever a failed test leaves behind is ended with it.
 	t.Cleanup(func() {
@@ -90,6 +114,12 @@ func start(t *testing.T, args ...string) *process {
 // startPiped runs kvcast with --json; line reads what it prints.
 func startPiped(t *testing.T, args ...string) *process {
 	t.Helper()
+	return startPipedFrom(t, nil, args...)
+}
+
+// startPipedFrom is startPiped with something on standard input.
+func startPipedFrom(t *testing.T, in *os.File, args ...string) *process {
+	t.Helper()
 	p := command(t, append(args, "--json")...)
 	out, err := p.StdoutPipe()
 	if err != nil {
@@ -97,6 +127,9 @@ func startPiped(t *testing.T, args ...string) *process {
 	}
 	p.lines = bufio.NewScanner(out)
 	p.lines.Buffer(nil, 256<<20)
+	if in != nil {
+		p.Cmd.Stdin = in
+	}
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -274,7 +274,7 @@ func TestRefusesUnwritableFiles(t *testing.T) {
 			{"replay", "--trace", traceFile, "--limit", "5", "--publisher", "off", "--resident-out", out},
 		} {
 			p := command(t)
-			p.Cmd.Path, p.Cmd.Args = "/bin/sh", append([]string{"sh", "-c", script, "sh", kvcast}, args...)
+			p.Cmd.Path, p.Cmd.Args = "/bin/sh", append([]string{"sh", "-c", script, "sh", kvcast.path}, args...)
 			p.Cmd.Stdout = &p.stdout
 			if err := p.Start(); err != nil {
 				t.Fatal(err)
