@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -175,15 +176,66 @@ type pair struct {
 
 func newPair(t *testing.T, form string, args ...string) *pair {
 	t.Helper()
+	return newPairFrom(t, form, traceFile, nil, args...)
+}
+
+// newPairFrom is newPair with another trace, which may be standard input.
+func newPairFrom(t *testing.T, form, trace string, in *os.File, args ...string) *pair {
+	t.Helper()
 	folder := shortTemp(t)
 	endpoint := "ipc://" + filepath.Join(folder, "s")
 	p := &pair{resident: filepath.Join(folder, "resident"), mirror: filepath.Join(folder, "mirror"),
 		reader: newReader(t, form)}
 	// The subscriber is there first.
 	p.tap = startPiped(t, "tap", endpoint, "--verify", "--mirror-out", p.mirror)
-	p.replay = startPiped(t, append([]string{"replay", "--trace", traceFile, "--hash", form,
+	p.replay = startPipedFrom(t, in, append([]string{"replay", "--trace", trace, "--hash", form,
 		"--endpoint", endpoint, "--wait-subscribers", "1", "--resident-out", p.resident,
 		"--hold", "1h", "--device", "host"}, args...)...)
+	return p
+}
+
+// newGroupedPair is a pair whose replay gets the requests in two groups. Nothing
+// is evicted by those of the first one. Those of the second one come when all
+// blocks of the first one have been announced, however small the record buffer
+// is: so there is something to take back.
+func newGroupedPair(t *testing.T, form string, capacity int, requests []request, args ...string) *pair {
+	t.Helper()
+	var groups [2]strings.Builder
+	model := newPool(16, capacity)
+	first := 0 // blocks of the first group
+	for line, r := range requests {
+		model.serve(r.sequenceTokens(line, false), r.InputLength, 1)
+		group := &groups[1]
+		if model.evicted == 0 {
+			group, first = &groups[0], model.stored
+		}
+		if err := json.NewEncoder(group).Encode(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if first == 0 || model.evicted == 0 {
+		t.Fatalf("%d requests make %d blocks before the first eviction of %d", len(requests), first, model.evicted)
+	}
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPairFrom(t, form, "/dev/stdin", in, args...)
+	in.Close()
+	defer out.Close()
+	write := func(group string) {
+		out.SetWriteDeadline(time.Now().Add(deadline))
+		if _, err := io.WriteString(out, group); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(groups[0].String())
+	for p.reader.stored < first {
+		var line tapLine
+		p.tap.line(&line)
+		p.reader.take(line)
+	}
+	write(groups[1].String())
 	return p
 }
 
@@ -252,13 +304,12 @@ func TestMirrorEqualsResidentSet(t *testing.T) {
 					limit = 15
 				}
 				args := []string{"--limit", fmt.Sprint(limit), "--capacity-blocks", "3000", "--sink-blocks", fmt.Sprint(sink)}
+				var p *pair
 				if sink < 100 {
-					// The requests come in groups, three seconds apart. What is
-					// left of them gives blocks the time to be healed, so that
-					// there is something to take back when the next group comes.
-					args = append(args, "--speed", "50")
+					p = newGroupedPair(t, form, 3000, readTrace(t, traceFile, limit), args...)
+				} else {
+					p = newPair(t, form, args...)
 				}
-				p := newPair(t, form, args...)
 				s, end := p.finish(t)
 				if s.RemovedBlocks == 0 {
 					t.Error("nothing was removed: the case shows too little")
