@@ -6,8 +6,10 @@ package readme
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -78,6 +80,61 @@ func TestLinks(t *testing.T) {
 	}
 	if checked == 0 {
 		t.Error("no links were found: the pattern no longer fits")
+	}
+}
+
+// runMake runs make at the root as a person would, also when the tests
+// themselves are run by make.
+func runMake(t *testing.T, args ...string) string {
+	t.Helper()
+	program, err := exec.LookPath("make")
+	if err != nil {
+		t.Skip("make is not installed")
+	}
+	cmd := exec.Command(program, args...)
+	cmd.Dir = root
+	for _, v := range os.Environ() {
+		if name, _, _ := strings.Cut(v, "="); !strings.HasPrefix(name, "MAKE") && name != "MFLAGS" && name != "GNUMAKEFLAGS" {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("make %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// make alone and make help print the same list: every verb, each with what it
+// does.
+func TestHelp(t *testing.T) {
+	shown := runMake(t)
+	if help := runMake(t, "help"); help != shown {
+		t.Errorf("make prints\n%s\nmake help prints\n%s", shown, help)
+	}
+	// A verb is a target that is no file.
+	var want []string
+	for _, m := range regexp.MustCompile(`(?m)^\.PHONY:(.*)$`).FindAllStringSubmatch(read(t, "Makefile"), -1) {
+		want = append(want, strings.Fields(m[1])...)
+	}
+	var got []string
+	line := regexp.MustCompile(`^  ([a-z-]+) +\S.*$`)
+	for l := range strings.Lines(shown) {
+		m := line.FindStringSubmatch(strings.TrimSuffix(l, "\n"))
+		if m == nil {
+			t.Fatalf("not a verb and what it does: %q", l)
+		}
+		got = append(got, m[1])
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("make lists %q, the Makefile has %q", got, want)
+	}
+	for _, verb := range []string{"help", "setup", "build", "run", "test", "bench", "lint", "fmt", "clean"} {
+		if !slices.Contains(got, verb) {
+			t.Errorf("make does not list %s", verb)
+		}
 	}
 }
 
