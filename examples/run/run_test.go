@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The kvcast authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package run tests the demonstration script: with the real tool, and with a stand-in whose results are wrong in one
-// way each.
+// Package run tests the demonstration script: with the real tool, and with a
+// stand-in whose results are wrong in one way each.
 package run
 
 import (
@@ -11,11 +11,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
 
-// newRoot makes a folder with the script where the repository has it, and returns the script.
+// newRoot makes a folder with the script where the repository has it, and
+// returns the script.
 func newRoot(t *testing.T) (root, script string) {
 	t.Helper()
 	root = t.TempDir()
@@ -45,7 +47,8 @@ func newRoot(t *testing.T) (root, script string) {
 func runScript(t *testing.T, script string) (output string, status int) {
 	t.Helper()
 	cmd := exec.Command(script)
-	// An ipc:// path has room for about a hundred bytes, so not in the test's own, long folder.
+	// An ipc:// path has room for about a hundred bytes, so not in the test's
+	// own, long folder.
 	cmd.Env = append(os.Environ(), "TMPDIR=/tmp", "CAPACITY_BLOCKS=", "SINK_BLOCKS=", "TRACE=")
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
@@ -55,8 +58,9 @@ func runScript(t *testing.T, script string) (output string, status int) {
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-// readSources lists the folders that the tool is built from. The go command takes note of what a test lists, and so
-// does not offer an old result after an edit there.
+// readSources lists the folders that the tool is built from. The go command
+// takes note of what a test lists, and so does not offer an old result after an
+// edit there.
 func readSources(t *testing.T) {
 	t.Helper()
 	for _, folder := range []string{"native", "sink", "cuda", "cgo", "bindings", "publisher", "cmd"} {
@@ -97,6 +101,7 @@ while [ $# -gt 0 ]; do
 done
 if [ "$command" = tap ]; then
   printf 'MIRROR' >"$mirror"
+  echo 'verified  batches 0 to 3 keep the contract; VERIFIED'
   exit TAP_STATUS
 fi
 printf 'RESIDENT' >"$resident"
@@ -105,6 +110,50 @@ echo '"deferred_blocks":7,"healed_blocks":5,"deferred_evicted_blocks":2,"wall_se
 echo '"bytes_published":1000,"batches":4,UNANNOUNCED}'
 exit REPLAY_STATUS
 `
+
+// standIn makes a root whose tool is the stand-in with some values changed, and
+// returns the script.
+func standIn(t *testing.T, change ...string) (script string) {
+	t.Helper()
+	root, script := newRoot(t)
+	text := strings.NewReplacer(append(change, "MIRROR", `1\n2\n`, "RESIDENT", `1\n2\n`, "TAP_STATUS", "0",
+		"VERIFIED", "keys of 12 blocks recomputed (signed64)",
+		"REPLAY_STATUS", "0", "STORED", "12", "REMOVED", "10", "UNANNOUNCED", `"unannounced_blocks":0`)...).Replace(tool)
+	if err := os.WriteFile(filepath.Join(root, "bin", "kvcast"), []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return script
+}
+
+// The output that README.md shows is that of the script, figures aside.
+func TestReadmeShowsTheOutput(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, shown, _ := strings.Cut(string(readme), "<!-- run -->\n```\n")
+	shown, _, found := strings.Cut(shown, "```")
+	if !found {
+		t.Fatal("README.md has no block marked run")
+	}
+	out, status := runScript(t, standIn(t))
+	if status != 0 {
+		t.Fatalf("exit status %d\n%s", status, out)
+	}
+	// The figures come after an empty line.
+	_, printed, found := strings.Cut(out, "\n\n")
+	if !found {
+		t.Fatalf("no empty line in\n%s", out)
+	}
+	figures := regexp.MustCompile(` *[0-9]+(\.[0-9]+)?`)
+	plain := func(s string) string { return figures.ReplaceAllString(s, " #") }
+	if got, want := plain(shown), plain(printed); got != want {
+		t.Errorf("README.md shows, # standing for figures,\n%s\nthe script prints\n%s", got, want)
+	}
+	if n := strings.Count(printed, "\n"); n < 10 {
+		t.Errorf("only %d lines:\n%s", n, printed)
+	}
+}
 
 func TestVerdict(t *testing.T) {
 	for _, c := range []struct {
@@ -117,6 +166,10 @@ func TestVerdict(t *testing.T) {
 		{"mirror lacks a block", []string{"MIRROR", `1\n`}, 1, "the mirror differs"},
 		{"mirror has a block too many", []string{"MIRROR", `1\n2\n3\n`}, 1, "the mirror differs"},
 		{"breach of the contract", []string{"TAP_STATUS", "1"}, 1, "breach"},
+		{"keys not recomputed", []string{"VERIFIED", "keys of 3 blocks recomputed (signed64), of 9 not possible"}, 1,
+			"not of all blocks"},
+		{"other keys", []string{"VERIFIED", "keys of 0 blocks recomputed, of 12 not possible"}, 1, "not of all blocks"},
+		{"fewer keys", []string{"VERIFIED", "keys of 11 blocks recomputed (signed64)"}, 1, "not of all blocks"},
 		{"replay fails", []string{"REPLAY_STATUS", "2"}, 1, "the replay failed"},
 		{"nothing stored", []string{"STORED", "0"}, 1, "nothing was stored"},
 		{"nothing removed", []string{"REMOVED", "0"}, 1, "nothing was removed"},
@@ -125,13 +178,7 @@ func TestVerdict(t *testing.T) {
 		{"a figure is missing", []string{"UNANNOUNCED", `"other":0`}, 1, "did not report unannounced_blocks"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			root, script := newRoot(t)
-			text := strings.NewReplacer(append(c.change, "MIRROR", `1\n2\n`, "RESIDENT", `1\n2\n`, "TAP_STATUS", "0",
-				"REPLAY_STATUS", "0", "STORED", "12", "REMOVED", "10", "UNANNOUNCED", `"unannounced_blocks":0`)...).Replace(tool)
-			if err := os.WriteFile(filepath.Join(root, "bin", "kvcast"), []byte(text), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			out, status := runScript(t, script)
+			out, status := runScript(t, standIn(t, c.change...))
 			if status != c.status || !strings.Contains(out, c.says) {
 				t.Errorf("exit status %d, want %d and %q\n%s", status, c.status, c.says, out)
 			}
