@@ -7,8 +7,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"slices"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/kvcast/kvcast/bindings/event"
 )
@@ -23,11 +23,14 @@ type Decoder struct {
 	lim     Limits
 	r       reader
 	batch   Batch
-	hashes  []Hash
-	tokens  []uint32
+	hashes  arena[Hash]
+	tokens  arena[uint32]
 	strings map[string]string
 	invalid int
 	at      int // index of the event being read, -1 in the envelope
+	// memory is what the parts of this batch may take all in all, room what of
+	// it is left, in bytes.
+	memory, room int
 }
 
 // NewDecoder returns a decoder, or ErrConfig.
@@ -68,26 +71,49 @@ func (d *Decoder) Decode(payload []byte) (*Batch, error) {
 	return &d.batch, nil
 }
 
-// keepAtMost is how many elements an arena may keep although most of them lay
-// idle in the last batch.
-const keepAtMost = 1 << 16
-
 func (d *Decoder) reset(payload []byte) {
 	d.r = reader{b: payload, maxDepth: d.lim.MaxDepth}
 	d.at, d.invalid = -1, 0
-	d.hashes = recycle(d.hashes)
-	d.tokens = recycle(d.tokens)
+	d.memory = min(memoryFloor+memoryFactor*min(len(payload), d.lim.MaxMemory/memoryFactor), d.lim.MaxMemory)
+	d.room = d.memory
+	d.hashes.reset()
+	d.tokens.reset()
 	d.batch = Batch{Events: recycle(d.batch.Events), Remarks: recycle(d.batch.Remarks)}
 }
 
-// recycle empties a slice, or drops it when one large batch left it far larger
-// than what is used. Strings and pointers of the old batch are let go.
-func recycle[T any](s []T) []T {
-	if cap(s) > keepAtMost && len(s) < cap(s)/4 {
-		return nil
+const (
+	// memoryFactor and memoryFloor bound what a batch may take besides
+	// Limits.MaxMemory: small messages cannot ask for large memory. Of what
+	// engines send, lists of removals in the array form, one short hash each,
+	// take the most: 10 bytes for each byte of the payload. The floor is for
+	// lists of small test numbers, which take 32.
+	memoryFactor = 12
+	memoryFloor  = 4 << 20
+	// stringCost is what a string takes besides its bytes: they are rounded up.
+	stringCost = 8
+)
+
+// The sizes of what is charged.
+const (
+	eventSize       = int(unsafe.Sizeof(Event{}))
+	extraSize       = int(unsafe.Sizeof(Extra{}))
+	hashSize        = int(unsafe.Sizeof(Hash{}))
+	tokenSize       = int(unsafe.Sizeof(uint32(0)))
+	stringTokenSize = int(unsafe.Sizeof(StringToken{}))
+	listSize        = int(unsafe.Sizeof([]event.ExtraKey(nil)))
+	extraKeySize    = int(unsafe.Sizeof(event.ExtraKey{}))
+	mmKeySize       = int(unsafe.Sizeof(event.MMKey{}))
+)
+
+// charge takes n times size bytes off what the batch may still use, before
+// they are allocated. Memory that is reused is charged like any other: whether
+// a batch is read must not depend on the one before.
+func (d *Decoder) charge(n, size int) error {
+	if n > d.room/size {
+		return errMemory
 	}
-	clear(s)
-	return s[:0]
+	d.room -= n * size
+	return nil
 }
 
 func (d *Decoder) remark(kind RemarkKind, key string, offset int) {
@@ -101,6 +127,16 @@ func (d *Decoder) remark(kind RemarkKind, key string, offset int) {
 // maxRemarkKey bounds the part of a name from the wire that a remark keeps.
 const maxRemarkKey = 64
 
+// remarkName is remark for a name from the wire. It is only copied when it is
+// kept.
+func (d *Decoder) remarkName(kind RemarkKind, name []byte, offset int) {
+	if len(d.batch.Remarks) >= d.lim.MaxRemarks {
+		d.batch.RemarksDropped++
+		return
+	}
+	d.remark(kind, clip(name), offset)
+}
+
 func clip(s []byte) string {
 	if len(s) > maxRemarkKey {
 		s = s[:maxRemarkKey]
@@ -109,7 +145,11 @@ func clip(s []byte) string {
 }
 
 func (d *Decoder) fail(key string, offset int, err error) error {
-	return &Error{Op: "decode", Event: d.at, Key: key, Offset: offset, Err: err}
+	e := &Error{Op: "decode", Event: d.at, Key: key, Offset: offset, Err: err}
+	if err == errMemory {
+		e.Err, e.Detail = ErrLimit, fmt.Sprintf("the batch would take more than %d bytes of memory", d.memory)
+	}
+	return e
 }
 
 // The nesting of the contract: envelope, list of events, event. The values of
@@ -190,6 +230,12 @@ func (d *Decoder) events(p int) (int, error) {
 		return p, &Error{Op: "decode", Event: -1, Key: "events", Offset: p, Err: ErrLimit,
 			Detail: fmt.Sprintf("%d events, at most %d", n, d.lim.MaxEvents)}
 	}
+	if err := d.charge(n, eventSize); err != nil {
+		return p, d.fail("events", p, err)
+	}
+	if cap(d.batch.Events) < n {
+		d.batch.Events = make([]Event, 0, n)
+	}
 	p = next
 	for i := 0; i < n; i++ {
 		d.at = i
@@ -204,8 +250,6 @@ func (d *Decoder) events(p int) (int, error) {
 // event reads the event at p. Only what makes reading on impossible, or one
 // invalid event too many, is an error.
 func (d *Decoder) event(p int) (int, error) {
-	// The list grows as events turn up: its header may claim as many as there
-	// are bytes left, and an Event is far larger than a byte.
 	d.batch.Events = append(d.batch.Events, Event{Offset: p})
 	ev := &d.batch.Events[len(d.batch.Events)-1]
 	next, key, err := d.body(ev, p)
@@ -213,7 +257,7 @@ func (d *Decoder) event(p int) (int, error) {
 		return next, nil
 	}
 	if err != nil {
-		bad := &Error{Op: "decode", Event: d.at, Key: key, Offset: next, Err: err}
+		bad, badAt := d.fail(key, next, err), next
 		if structural(err) {
 			return p, bad
 		}
@@ -221,7 +265,7 @@ func (d *Decoder) event(p int) (int, error) {
 			return p, d.fail("", next, err)
 		}
 		*ev = Event{Kind: ev.Kind, Array: ev.Array, Type: ev.Type, Offset: p, Err: bad}
-		d.remark(RemarkInvalidEvent, key, bad.Offset)
+		d.remark(RemarkInvalidEvent, key, badAt)
 	}
 	if d.invalid++; d.invalid > d.lim.MaxInvalid {
 		return p, &Error{Op: "decode", Event: d.at, Offset: p, Err: ErrLimit,
@@ -347,7 +391,7 @@ func (d *Decoder) mapEvent(ev *Event, p int) (int, string, error) {
 		}
 		f, known := fieldOf(key)
 		if !known || !keysOf[ev.Kind].Has(f) {
-			d.remark(RemarkUnknownKey, clip(key), keyAt)
+			d.remarkName(RemarkUnknownKey, key, keyAt)
 			if p, err = d.r.skip(p, fieldDepth); err != nil {
 				return p, clip(key), err
 			}
@@ -490,6 +534,9 @@ func (d *Decoder) field(ev *Event, f Field, p int) (next int, err error) {
 	}
 	x := ev.Extra
 	if x == nil {
+		if err := d.charge(1, extraSize); err != nil {
+			return p, err
+		}
 		x = new(Extra)
 	}
 	if next, err = d.extraField(x, f, p); err == nil {
@@ -599,10 +646,20 @@ func (d *Decoder) string(p int, f Field) (string, int, error) {
 	if len(s) > d.lim.MaxString {
 		return "", p, ErrLimit
 	}
+	if err := d.chargeString(s); err != nil {
+		return "", p, err
+	}
 	if !utf8.Valid(s) {
 		d.remark(RemarkUTF8, f.String(), p)
 	}
 	return d.intern(s), next, nil
+}
+
+func (d *Decoder) chargeString(s []byte) error {
+	if len(s) == 0 {
+		return nil
+	}
+	return d.charge(1, len(s)+stringCost)
 }
 
 func (d *Decoder) optString(p int, f Field) (string, bool, int, error) {
@@ -622,6 +679,9 @@ func (d *Decoder) hash(p int) (Hash, int, error) {
 		}
 		if len(s) > d.lim.MaxString {
 			return Hash{}, p, ErrLimit
+		}
+		if err := d.chargeString(s); err != nil {
+			return Hash{}, p, err
 		}
 		return HashOfBytes(s), next, nil
 	}
@@ -644,10 +704,11 @@ func (d *Decoder) hashList(ev *Event, p int) (int, error) {
 	if n > maxHashesPerEvent {
 		d.remark(RemarkTooManyHashes, FieldBlockHashes.String(), p)
 	}
+	if err := d.charge(n, hashSize); err != nil {
+		return p, err
+	}
 	p = next
-	base := len(d.hashes)
-	d.hashes = slices.Grow(d.hashes, n)[:base+n]
-	out := d.hashes[base:]
+	out := d.hashes.take(n)
 	b := d.r.b
 	for i := range out {
 		// Full width is the rule in our own streams.
@@ -662,7 +723,7 @@ func (d *Decoder) hashList(ev *Event, p int) (int, error) {
 			return p, err
 		}
 	}
-	ev.Hashes = out[:n:n] // what a caller appends must not run into the next event
+	ev.Hashes = out
 	return p, nil
 }
 
@@ -689,44 +750,94 @@ func (d *Decoder) tokenList(ev *Event, p int) (int, error) {
 	if n > d.lim.MaxTokens {
 		return p, ErrLimit
 	}
-	p = next
-	base := len(d.tokens)
-	d.tokens = slices.Grow(d.tokens, n)[:base+n]
-	out := d.tokens[base:]
-	b := d.r.b
+	if err := d.charge(n, tokenSize); err != nil {
+		return p, err
+	}
+	first := next
+	p = first
+	out := d.tokens.take(n)
 	if ev.Extra != nil {
 		ev.Extra.StringTokens = nil // a repeated key
 	}
-	for i := range out {
-		if len(b)-p >= wordSlack {
-			if f := tokenReads[b[p]]; f.width != 0 {
-				w := binary.BigEndian.Uint64(b[p:])
-				out[i] = uint32(w << (f.left & 63) >> (f.right & 63))
-				p += int(f.width)
-				continue
-			}
+	texts := 0
+	for i := 0; i < n; i++ {
+		read, next := commonTokens(out[i:], d.r.b, p)
+		if p, i = next, i+read; i == n {
+			break
 		}
-		if d.r.isStr(p) {
-			s, next, err := d.string(p, FieldTokenIDs)
-			if err != nil {
-				return next, err
-			}
-			if ev.Extra == nil {
-				ev.Extra = new(Extra)
-			}
-			ev.Extra.StringTokens = append(ev.Extra.StringTokens, StringToken{Index: i, Value: s})
-			out[i] = 0
-			p = next
-			continue
-		}
-		v, next, err := d.r.unsigned(p, math.MaxUint32)
+		v, text, next, err := d.otherToken(p)
 		if err != nil {
 			return next, err
 		}
-		out[i] = uint32(v)
+		texts += text
+		out[i] = v
 		p = next
 	}
-	ev.Tokens = out[:n:n]
+	ev.Tokens = out
+	if texts > 0 {
+		return d.stringTokens(ev, first, texts)
+	}
+	return p, nil
+}
+
+// commonTokens reads tokens in the common formats and returns how many and the
+// place of what comes next. Nearly all of a payload is read here: the function
+// is small so that all it uses stays in registers.
+func commonTokens(out []uint32, b []byte, p int) (read, next int) {
+	for i := range out {
+		if len(b)-p < wordSlack {
+			return i, p
+		}
+		f := tokenReads[b[p]]
+		if f.width == 0 {
+			return i, p
+		}
+		w := binary.BigEndian.Uint64(b[p:])
+		out[i] = uint32(w << (f.left & 63) >> (f.right & 63))
+		p += int(f.width)
+	}
+	return len(out), p
+}
+
+// otherToken reads a token that is a string, or an integer of another format
+// than most, or near the end of the payload. Of a string it returns 0 and text
+// 1: strings are read in a second round, when it is known how many there are.
+func (d *Decoder) otherToken(p int) (v uint32, text, next int, err error) {
+	if d.r.isStr(p) {
+		_, next, err = d.r.str(p)
+		return 0, 1, next, err
+	}
+	wide, next, err := d.r.unsigned(p, math.MaxUint32)
+	return uint32(wide), 0, next, err
+}
+
+// stringTokens reads the strings among the tokens of ev, whose list has its
+// first element at p. The list has been read once and is well-formed.
+func (d *Decoder) stringTokens(ev *Event, p, texts int) (int, error) {
+	size := texts * stringTokenSize
+	if ev.Extra == nil {
+		size += extraSize
+	}
+	if err := d.charge(1, size); err != nil {
+		return p, err
+	}
+	list := make([]StringToken, 0, texts)
+	for i := range ev.Tokens {
+		if !d.r.isStr(p) {
+			p += int(scalarWidths[d.r.b[p]])
+			continue
+		}
+		s, next, err := d.string(p, FieldTokenIDs)
+		if err != nil {
+			return next, err
+		}
+		list = append(list, StringToken{Index: i, Value: s})
+		p = next
+	}
+	if ev.Extra == nil {
+		ev.Extra = new(Extra)
+	}
+	ev.Extra.StringTokens = list
 	return p, nil
 }
 
@@ -738,6 +849,9 @@ func (d *Decoder) extraKeys(p int) ([][]event.ExtraKey, int, error) {
 	if err != nil {
 		return nil, p, err
 	}
+	if err := d.charge(n, listSize); err != nil {
+		return nil, p, err
+	}
 	entries := make([][]event.ExtraKey, n)
 	for i := range entries {
 		if d.r.isNil(p) {
@@ -746,6 +860,9 @@ func (d *Decoder) extraKeys(p int) ([][]event.ExtraKey, int, error) {
 		}
 		var m int
 		if m, p, err = d.r.array(p); err != nil {
+			return nil, p, err
+		}
+		if err := d.charge(m, extraKeySize); err != nil {
 			return nil, p, err
 		}
 		list := make([]event.ExtraKey, 0, m)
@@ -779,8 +896,14 @@ func (d *Decoder) extraKey(p int) (k event.ExtraKey, next int, err error) {
 		if err == nil && len(s) > d.lim.MaxString {
 			return k, p, ErrLimit
 		}
+		if err == nil {
+			err = d.chargeString(s)
+		}
+		if err != nil {
+			return k, next, err
+		}
 		k.Bin = append([]byte{}, s...)
-		return k, next, err
+		return k, next, nil
 	}
 	n, next, err := d.r.array(p)
 	if err != nil {
@@ -801,6 +924,9 @@ func (d *Decoder) mmKeys(p int) ([][]event.MMKey, int, error) {
 	if err != nil {
 		return nil, p, err
 	}
+	if err := d.charge(n, listSize); err != nil {
+		return nil, p, err
+	}
 	entries := make([][]event.MMKey, n)
 	for i := range entries {
 		if d.r.isNil(p) {
@@ -809,6 +935,9 @@ func (d *Decoder) mmKeys(p int) ([][]event.MMKey, int, error) {
 		}
 		var m int
 		if m, p, err = d.r.array(p); err != nil {
+			return nil, p, err
+		}
+		if err := d.charge(m, mmKeySize); err != nil {
 			return nil, p, err
 		}
 		entries[i] = make([]event.MMKey, m)
@@ -844,7 +973,7 @@ func (d *Decoder) mmKey(k *event.MMKey, p int) (int, error) {
 		case "type":
 			p, err = d.r.skip(p, fieldDepth+3)
 		default:
-			d.remark(RemarkUnknownKey, clip(key), p)
+			d.remarkName(RemarkUnknownKey, key, p)
 			p, err = d.r.skip(p, fieldDepth+3)
 		}
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"reflect"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -420,8 +421,8 @@ func TestDecoderShrinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if cap(d.tokens) > keepAtMost {
-		t.Errorf("keeps room for %d tokens", cap(d.tokens))
+	if cap(d.tokens.chunk) > keepAtMost {
+		t.Errorf("keeps room for %d tokens", cap(d.tokens.chunk))
 	}
 }
 
@@ -471,14 +472,21 @@ func TestDecoderLetsGo(t *testing.T) {
 	if _, err := d.Decode(batchOf()); err != nil {
 		t.Fatal(err)
 	}
-	if h, ev := d.hashes[:1][0], d.batch.Events[:1][0]; h.Raw != "" || ev.Extra != nil {
+	if h, ev := d.hashes.chunk[:1][0], d.batch.Events[:1][0]; h.Raw != "" || ev.Extra != nil {
 		t.Errorf("still holds %v and %v", h, ev.Extra)
 	}
 }
 
-// Memory is bounded by a constant times the payload, whatever is claimed.
+// Memory is bounded by a constant times the payload, whatever is claimed and
+// whatever is there.
 func TestDecodeMemory(t *testing.T) {
-	const size = 1 << 20
+	// The smaller size is for lists that are refused by their length beyond it.
+	for _, size := range []int{1 << 20, 4 << 20} {
+		t.Run(strconv.Itoa(size), func(t *testing.T) { testDecodeMemory(t, size) })
+	}
+}
+
+func testDecodeMemory(t *testing.T, size int) {
 	fill := func(head, unit string) []byte {
 		b := []byte(head)
 		for len(b)+len(unit) <= size {
@@ -515,6 +523,16 @@ func TestDecodeMemory(t *testing.T) {
 		{"real mm keys", headed(small+"\xa7mm_keys\x91", "\x81\xa4hash\xa0", 1)},
 		{"nested claims", headed(small+"\xaaextra_keys", "\xdd\x00\x08\x00\x00", 1)},
 		{"many unknown keys", string(binary.BigEndian.AppendUint32([]byte(envelope3+"\x91\xdf"), 100000)) + string(fill("\xa4type\xb0AllBlocksCleared", "\xa1k\x01"))},
+		{"events of one-byte hashes", headed(envelope3, removed+"\xdc\xff\xff"+strings.Repeat("\x00", 0xffff), 1) + "\x00"},
+		{"events of large lists", headed(envelope3, removed+"\xdd\x00\x02\x00\x00"+strings.Repeat("\x00", 1<<17), 1) + "\x00"},
+		{"events that just miss the chunk", headed(envelope3, removed+"\x91\x00"+removed+"\xdc\x7f\xff"+strings.Repeat("\x00", 0x7fff), 1) + "\x00"},
+		{"events of tokens", headed(envelope3, replace(stored, "\x94\x01\x02\x03\x04", "\xdd\x00\x08\x00\x00"+strings.Repeat("\x00", 1<<19)), 1) + "\x00"},
+		{"events of string tokens", headed(envelope3, replace(stored, "\x94\x01\x02\x03\x04", "\xdd\x00\x08\x00\x00"+strings.Repeat("\xa0", 1<<19)), 1) + "\x00"},
+		{"events of short string tokens", headed(envelope3, replace(stored, "\x94\x01\x02\x03\x04", "\xdc\x80\x00"+strings.Repeat("\xa2ab", 1<<15)), 1) + "\x00"},
+		{"events with an extra", headed(envelope3, "\x9a\xabBlockStored\x90\xc0\x90\x01\xc0\xc0\xc0\xc0\x00", 1) + "\x00"},
+		{"events of 16 tokens", headed(envelope3, replace(stored, "\x94\x01\x02\x03\x04", "\xdc\x00\x10"+strings.Repeat("\x00", 16)), 1) + "\x00"},
+		{"short bytes hashes", envelope3 + "\x91" + headed(removed, "\xc4\x01a", 1) + "\x00"},
+		{"repeated keys", string(binary.BigEndian.AppendUint32([]byte(envelope3+"\x91\xdf"), 200000)) + string(fill("\xa4type\xacBlockRemoved", "\xacblock_hashes\x92\x01\x02"))},
 		{"random strings", headed(envelope3+"\x91\x82\xa4type\xabBlockStored\xa9token_ids", "\xa3\x01\x02\x03", 1)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -525,9 +543,13 @@ func TestDecodeMemory(t *testing.T) {
 			runtime.ReadMemStats(&after)
 			used := after.TotalAlloc - before.TotalAlloc
 			t.Logf("%d bytes for a payload of %d (%.1fx); %v %v", used, len(payload), float64(used)/float64(len(payload)), b != nil, err)
-			// The largest step is 64 bytes (an extra key) for one byte; growth by
-			// append at most trebles what it holds in the end.
-			if used > 200*uint64(len(payload))+1<<20 {
+			// What is charged, a third for what is left over in chunks, and a
+			// little for remarks and errors.
+			most := 4*(memoryFloor+memoryFactor*len(payload))/3 + 1<<20
+			if most > 16*len(payload)+7<<20 {
+				t.Fatal("the bound is not what it should be")
+			}
+			if used > uint64(most) {
 				t.Errorf("%d bytes for a payload of %d", used, len(payload))
 			}
 		})
@@ -539,10 +561,18 @@ func TestDecodeAllocations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	payload, err := e.AppendBatch(nil, 1, benchEvents(32, 8), 0)
-	if err != nil {
-		t.Fatal(err)
+	// 128 times 64 blocks of 16 tokens fill a chunk exactly.
+	for _, blocks := range []int{1, 8, 63, 64, 65} {
+		payload, err := e.AppendBatch(nil, 1, benchEvents(128, blocks), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		decodeAllocations(t, payload)
 	}
+}
+
+func decodeAllocations(t *testing.T, payload []byte) {
+	t.Helper()
 	d, err := NewDecoder(Limits{})
 	if err != nil {
 		t.Fatal(err)

@@ -30,8 +30,9 @@
 //
 // Input from the network is bounded by [Limits]. Every size that a header
 // claims is checked against the bytes that are left before memory is taken for
-// it, nesting is bounded, nothing recurses, and memory stays within a constant
-// factor of the payload. [Check] does the structural part alone, for use in
+// it, nesting is bounded, nothing recurses, and what a batch takes is counted
+// before it is taken: in all at most 16 bytes for each byte of the payload and
+// some 6 MiB, and never more than a third above Limits.MaxMemory. [Check] does the structural part alone, for use in
 // front of another msgpack library.
 //
 // # Frames

@@ -8,9 +8,16 @@ import "fmt"
 // Limits bound what a decoder takes from the network. A zero field means its
 // default.
 type Limits struct {
-	// MaxBytes is the longest payload; default 64 MiB (a snapshot batch may
-	// have 32 MiB).
+	// MaxBytes is the longest payload; default 32 MiB, the longest that a
+	// snapshot batch may have.
 	MaxBytes int
+	// MaxMemory is how many bytes the parts of one batch may take together:
+	// events, hashes, tokens, extra_keys, mm_keys and strings. A batch beyond it
+	// is refused as a whole. Default 256 MiB, enough for 16 million tokens and
+	// a million hashes in whatever events. Whatever it is, a batch may not take
+	// more than 4 MiB and 12 bytes for each byte of its payload; what the
+	// decoder holds in all is at most one third above that.
+	MaxMemory int
 	// MaxDepth is the deepest nesting of lists and maps, the envelope being 1;
 	// default 16; 6 (what a multimodal event takes) to 64.
 	MaxDepth int
@@ -40,7 +47,8 @@ const (
 
 func (l Limits) withDefaults() (Limits, error) {
 	var bad error
-	l.MaxBytes = bounded(l.MaxBytes, 64<<20, 1, 1<<30, "MaxBytes", &bad)
+	l.MaxBytes = bounded(l.MaxBytes, 32<<20, 1, 1<<30, "MaxBytes", &bad)
+	l.MaxMemory = bounded(l.MaxMemory, 256<<20, 1, 1<<30, "MaxMemory", &bad)
 	l.MaxDepth = bounded(l.MaxDepth, 16, minDepth, maxDepth, "MaxDepth", &bad)
 	l.MaxEvents = bounded(l.MaxEvents, 1<<20, 1, 1<<30, "MaxEvents", &bad)
 	l.MaxHashes = bounded(l.MaxHashes, 1<<20, 1, 1<<30, "MaxHashes", &bad)

@@ -5,6 +5,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 )
 
@@ -17,11 +18,16 @@ type reader struct {
 	maxDepth int
 }
 
-// structural reports whether err makes it impossible to pass over the value in
-// which it occurred.
+// errMemory ends the reading of a batch that would take too much; Decoder makes
+// an ErrLimit of it.
+var errMemory = errors.New("memory limit exceeded")
+
+// structural reports whether err refuses the whole payload: it makes it
+// impossible to pass over the value in which it occurred, or is about the batch
+// and not about one event.
 func structural(err error) bool {
 	switch err {
-	case ErrTruncated, ErrReserved, ErrDepth:
+	case ErrTruncated, ErrReserved, ErrDepth, errMemory:
 		return true
 	}
 	return false
