@@ -20,6 +20,10 @@ import (
 // type of a token. That block_size is one per group and life, and that parents
 // are known, depends on earlier events and is not checked here.
 //
+// What Check accepts, both encoders can write, if their Config has the form of
+// the event's hashes: an event that the encoder refused would take the whole
+// batch with it.
+//
 // The zero value is ready. A Checker keeps its memory and allocates nothing in
 // steady state; it must not be used by two goroutines at once.
 type Checker struct {
@@ -44,8 +48,8 @@ func CheckEvent(ev event.Event) error {
 }
 
 // Check returns nil, or an *Error that wraps ErrEventType, ErrNoHashes,
-// ErrHashForm, ErrDuplicateHash, ErrTokenCount, ErrLoRAID, ErrBlockSize or
-// ErrUTF8.
+// ErrHashForm, ErrShape, ErrDuplicateHash, ErrTokenCount, ErrLoRAID,
+// ErrBlockSize or ErrUTF8.
 func (c *Checker) Check(ev event.Event) error {
 	switch v := ev.(type) {
 	case *event.BlockStored:
@@ -73,6 +77,9 @@ func blocks(hashes []uint64, digests []event.Digest) (int, error) {
 	if len(hashes) != 0 && len(digests) != 0 {
 		return 0, invalid("block_hashes", ErrHashForm, "integers and digests")
 	}
+	if tooLarge(len(hashes) | len(digests)) {
+		return 0, invalid("block_hashes", ErrShape, "")
+	}
 	n := len(hashes) + len(digests)
 	if n == 0 {
 		return 0, invalid("block_hashes", ErrNoHashes, "")
@@ -83,6 +90,9 @@ func blocks(hashes []uint64, digests []event.Digest) (int, error) {
 func (c *Checker) removed(r *event.BlockRemoved) error {
 	if _, err := blocks(r.Hashes, r.Digests); err != nil {
 		return err
+	}
+	if key, err := removedShape(r); err != nil {
+		return invalid(key, err, "")
 	}
 	if !utf8.ValidString(r.Medium) {
 		return invalid("medium", ErrUTF8, "")
@@ -108,6 +118,14 @@ func (c *Checker) stored(s *event.BlockStored) error {
 		return invalid("token_ids", ErrTokenCount,
 			fmt.Sprintf("%d tokens for %d blocks of %d", len(s.Tokens), n, s.BlockSize))
 	}
+	if s.Extra != nil {
+		if err := checkCounts(s, n); err != nil {
+			return err
+		}
+	}
+	if key, err := storedShape(s); err != nil {
+		return invalid(key, err, "")
+	}
 	if s.HasLoRAID && s.LoRAID > math.MaxInt64 {
 		return invalid("lora_id", ErrLoRAID, "")
 	}
@@ -118,7 +136,7 @@ func (c *Checker) stored(s *event.BlockStored) error {
 		return invalid("lora_name", ErrUTF8, "")
 	}
 	if s.Extra != nil {
-		if err := checkExtraOf(s, n); err != nil {
+		if err := checkStrings(s.Extra); err != nil {
 			return err
 		}
 	}
@@ -232,7 +250,8 @@ func foldDigest(d *event.Digest) uint64 {
 	return h
 }
 
-func checkExtraOf(s *event.BlockStored, n int) error {
+// checkCounts compares what is given per block or token with n blocks.
+func checkCounts(s *event.BlockStored, n int) error {
 	x := s.Extra
 	if x.ExtraKeys != nil && len(x.ExtraKeys) != n {
 		return invalid("extra_keys", ErrTokenCount, fmt.Sprintf("%d entries for %d blocks", len(x.ExtraKeys), n))
@@ -244,6 +263,10 @@ func checkExtraOf(s *event.BlockStored, n int) error {
 		return invalid("token_ids", ErrTokenCount,
 			fmt.Sprintf("%d strings for %d tokens", len(x.HexTokens), len(s.Tokens)))
 	}
+	return nil
+}
+
+func checkStrings(x *event.StoredExtra) error {
 	for _, f := range [...]struct{ key, value string }{
 		{"kv_cache_spec_kind", x.SpecKind},
 		{"locality", x.Locality},

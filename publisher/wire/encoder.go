@@ -172,16 +172,29 @@ func (e *Encoder) checkHashes(hashes []uint64, digests []event.Digest) (string, 
 }
 
 func (e *Encoder) checkRemoved(r *event.BlockRemoved) (string, error) {
+	if key, err := removedShape(r); err != nil {
+		return key, err
+	}
+	return e.checkHashes(r.Hashes, r.Digests)
+}
+
+// removedShape and storedShape refuse what cannot be written, whatever the form
+// of the hashes. Checker refuses by them, too.
+func removedShape(r *event.BlockRemoved) (string, error) {
 	if tooLarge(len(r.Medium) | len(r.Locality) | len(r.Ownership)) {
 		return "medium, locality, ownership", ErrShape
 	}
-	return e.checkHashes(r.Hashes, r.Digests)
+	return "", nil
 }
 
 func (e *Encoder) checkStored(s *event.BlockStored) (string, error) {
 	if key, err := e.checkHashes(s.Hashes, s.Digests); err != nil {
 		return key, err
 	}
+	return storedShape(s)
+}
+
+func storedShape(s *event.BlockStored) (string, error) {
 	if tooLarge(len(s.Tokens)) {
 		return "token_ids", ErrShape
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/kvcast/kvcast/bindings/event"
 )
 
-func mustEncoder(t testing.TB, c Config) *Encoder {
+func mustEncoder(t failer, c Config) *Encoder {
 	t.Helper()
 	e, err := NewEncoder(c)
 	if err != nil {
