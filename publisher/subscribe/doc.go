@@ -7,8 +7,10 @@
 //
 // Mirror and Verifier are plain values without sockets or goroutines; they
 // take decoded events from any source. All three are bounded against a
-// publisher that means harm: the size of a message, the number of blocks and
-// the number of places are limited.
+// publisher that means harm: the size of a frame, the number of blocks, the
+// number of places and the length of a hash are limited. What ZeroMQ does not
+// bound, the number of frames in a message and the bytes that wait in its
+// queues, is not bounded here either.
 //
 // None of the types may be used by several goroutines at once.
 package subscribe

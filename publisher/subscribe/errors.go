@@ -9,8 +9,8 @@ import (
 )
 
 var (
-	// ErrMirrorFull: the stream announces more blocks, or more different
-	// places, than the mirror is allowed to hold.
+	// ErrMirrorFull: the stream announces more blocks, more different places or
+	// longer hashes than the mirror is allowed to hold.
 	ErrMirrorFull = errors.New("mirror is full")
 	// ErrEndpoint: an endpoint that a subscriber cannot connect to.
 	ErrEndpoint = errors.New("bad endpoint")

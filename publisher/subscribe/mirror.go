@@ -20,6 +20,10 @@ const DefaultMaxBlocks = 8 << 20
 // have a handful; a block keeps one bit for each.
 const maxPlaces = 64
 
+func tooManyPlaces() string {
+	return fmt.Sprintf("more than %d pairs of medium and group", maxPlaces)
+}
+
 // defaultMedium is what readers take an unset medium for.
 const defaultMedium = "GPU"
 
@@ -27,7 +31,8 @@ const defaultMedium = "GPU"
 // and a block's name is held up to three times.
 const maxHashBytes = 64
 
-// place is where a block can be reused. The first one seen gets bit 0.
+// place is where a block can be reused. The first one seen since the last clear
+// gets bit 0.
 type place struct {
 	medium string
 	group  uint64
@@ -131,6 +136,7 @@ func (m *Mirror) Patterns() []uint64 {
 func (m *Mirror) clear() {
 	clear(m.ids)
 	clear(m.byteIDs)
+	clear(m.places)
 	m.blocks = m.blocks[:1]
 	m.free = m.free[:0]
 }
@@ -156,8 +162,7 @@ func (m *Mirror) bit(e *wire.Event) (uint64, error) {
 	if !ok {
 		n = uint(len(m.places))
 		if n == maxPlaces {
-			return 0, &Error{"apply", ErrMirrorFull,
-				fmt.Sprintf("more than %d pairs of medium and group", maxPlaces)}
+			return 0, &Error{"apply", ErrMirrorFull, tooManyPlaces()}
 		}
 		m.places[p] = n
 	}

@@ -102,7 +102,7 @@ func (v *Verifier) Report() Report {
 
 // Check takes the next batch and its number. It returns a *Breach if the batch
 // breaks a rule, and the same one for each batch after that; ErrMirrorFull if
-// there is more to remember than allowed. What came before the bad place has
+// more blocks are announced than it may hold. What came before the bad place has
 // been applied to the mirror. The batch is not kept.
 func (v *Verifier) Check(seq uint64, b *wire.Batch) error {
 	if v.breach != nil {
@@ -215,7 +215,7 @@ func gap(want, got uint64) string {
 }
 
 // hashType checks that hashes are there, not too many, and all integers or all
-// bytes for the whole life (I7, I8).
+// bytes of a length that a digest can have, for the whole life (I7, I8).
 func (v *Verifier) hashType(i int, hashes []wire.Hash) error {
 	switch n := len(hashes); {
 	case n == 0:
@@ -235,7 +235,12 @@ func (v *Verifier) hashType(i int, hashes []wire.Hash) error {
 }
 
 func (v *Verifier) hashKind(i int, h wire.Hash) error {
-	if bytes := h.Kind == wire.HashBytes; bytes != v.bytes {
+	// The length first: what is longer does not belong in a message.
+	bytes := h.Kind == wire.HashBytes
+	if n := len(h.Raw); bytes && (n == 0 || n > maxHashBytes) {
+		return broken(i, "a hash of %d bytes, 1 to %d are allowed", n, maxHashBytes)
+	}
+	if bytes != v.bytes {
 		return broken(i, "hash %s is %s, it should be %s", h, hashKind(bytes), hashKind(v.bytes))
 	}
 	return nil
@@ -254,7 +259,7 @@ func (v *Verifier) stored(i int, e *wire.Event) error {
 	}
 	bit, err := v.mirror.bit(e)
 	if err != nil {
-		return err
+		return broken(i, "%s", tooManyPlaces())
 	}
 	if err := v.shape(i, e); err != nil {
 		return err
@@ -425,7 +430,7 @@ func (v *Verifier) removed(i int, e *wire.Event) error {
 	}
 	bit, err := v.mirror.bit(e)
 	if err != nil {
-		return err
+		return broken(i, "%s", tooManyPlaces())
 	}
 	for _, h := range e.Hashes {
 		what := v.mirror.remove(h, bit)

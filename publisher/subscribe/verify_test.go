@@ -4,6 +4,7 @@
 package subscribe
 
 import (
+	"bytes"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -289,6 +290,78 @@ func TestVerifierJoinedLate(t *testing.T) {
 	}
 	if err := v.Check(44, decode(t, s, one(44, remove(s, 0)))); err == nil {
 		t.Error("a removal of an unknown block after a clear was accepted")
+	}
+}
+
+// What would not fit in the mirror and no engine sends is a breach, not a limit
+// of the reader.
+func TestVerifierBoundsHashesAndPlaces(t *testing.T) {
+	bin := func(n int) wire.Hash { return wire.HashOfBytes(bytes.Repeat([]byte{'x'}, n)) }
+	stored := func(parent *wire.Hash, hashes ...wire.Hash) *wire.Batch {
+		e := wire.Event{Kind: wire.KindStored, Hashes: hashes, Tokens: make([]uint32, len(hashes)), BlockSize: 1, Medium: "GPU", HasMedium: true}
+		if parent != nil {
+			e.Parent, e.HasParent = *parent, true
+		}
+		return &wire.Batch{TS: 2e9, Events: []wire.Event{e}}
+	}
+	removed := func(h wire.Hash) *wire.Batch {
+		return &wire.Batch{TS: 2e9, Events: []wire.Event{{Kind: wire.KindRemoved, Hashes: []wire.Hash{h}}}}
+	}
+	empty, long, good := bin(0), bin(65), bin(64)
+	for name, c := range map[string]struct {
+		batch *wire.Batch
+		want  string
+	}{
+		"64 bytes":         {stored(nil, good), ""},
+		"1 byte":           {stored(nil, bin(1)), ""},
+		"65 bytes":         {stored(nil, long), "a hash of 65 bytes, 1 to 64 are allowed"},
+		"60000 bytes":      {stored(nil, bin(60000), bin(60000)), "a hash of 60000 bytes, 1 to 64 are allowed"},
+		"0 bytes":          {stored(nil, empty), "a hash of 0 bytes, 1 to 64 are allowed"},
+		"second of two":    {stored(nil, good, long), "a hash of 65 bytes, 1 to 64 are allowed"},
+		"parent of 0":      {stored(&empty, good), "a hash of 0 bytes, 1 to 64 are allowed"},
+		"parent of 65":     {stored(&long, good), "a hash of 65 bytes, 1 to 64 are allowed"},
+		"removed 0 bytes":  {removed(empty), "a hash of 0 bytes, 1 to 64 are allowed"},
+		"removed 65 bytes": {removed(long), "a hash of 65 bytes, 1 to 64 are allowed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := NewVerifier(VerifierOptions{})
+			if err := v.Check(0, decode(t, 0, one(0, cleared()))); err != nil {
+				t.Fatal(err)
+			}
+			wantBreach(t, v.Check(1, c.batch), 1, c.want)
+		})
+	}
+
+	v := NewVerifier(VerifierOptions{})
+	check := func(seq uint64, kind wire.Kind, place int, want string) {
+		t.Helper()
+		b := stored(nil, wire.Hash{Bits: uint64(place) + 1})
+		e := &b.Events[0]
+		e.Kind, e.Medium = kind, fmt.Sprint("m", place/2)
+		e.Extra = &wire.Extra{GroupIdx: uint64(place % 2), HasGroupIdx: true}
+		wantBreach(t, v.Check(seq, b), seq, want)
+	}
+	// Each life has places of its own.
+	for life := range 2 {
+		if err := v.Check(0, &wire.Batch{TS: 1e9, Events: []wire.Event{{Kind: wire.KindCleared}}}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range maxPlaces {
+			check(uint64(i)+1, wire.KindStored, 1000*life+i, "")
+		}
+	}
+	check(maxPlaces+1, wire.KindRemoved, 5000, "more than 64 pairs of medium and group")
+}
+
+// wantBreach checks for a breach in event 0 of the batch, or for none if want
+// is empty.
+func wantBreach(t *testing.T, err error, seq uint64, want string) {
+	t.Helper()
+	var b *Breach
+	switch {
+	case want == "" && err == nil:
+	case want == "" || !errors.As(err, &b) || b.Seq != seq || b.Event != 0 || b.What != want:
+		t.Errorf("got %v, want %q in event 0 of batch %d", err, want, seq)
 	}
 }
 

@@ -23,9 +23,10 @@ const (
 	DefaultHWM = 10000
 	// DefaultMaxMessage is the longest frame taken from a publisher: the
 	// longest payload that the decoder accepts unless told otherwise. ZeroMQ
-	// ends the connection for good when a frame is longer; it has no bound for
-	// the number of frames in a message.
-	DefaultMaxMessage = 64 << 20
+	// ends the connection for good when a frame is longer. It has no bound for
+	// the number of frames in a message, nor for the bytes of the messages that
+	// wait: against a publisher that means harm, bound the process.
+	DefaultMaxMessage = 32 << 20
 
 	// reconnect is the pause between two attempts to connect, growing up to
 	// reconnectMax: a subscriber may be there before its publisher.
@@ -67,6 +68,7 @@ type Message struct {
 // goroutine at a time may use it.
 type Client struct {
 	ctx     *zmq.Context
+	limit   int // of a frame, in bytes
 	socket  *zmq.Socket
 	monitor *zmq.Socket
 	wait    time.Duration
@@ -87,7 +89,7 @@ func Connect(o ClientOptions) (*Client, error) {
 	if o.MaxMessage == 0 {
 		o.MaxMessage = DefaultMaxMessage
 	}
-	c := &Client{wait: -1}
+	c := &Client{wait: -1, limit: o.MaxMessage}
 	if c.ctx, err = zmq.NewContext(); err != nil {
 		return nil, &Error{"connect", err, "context"}
 	}
@@ -198,7 +200,7 @@ func (c *Client) idle() error {
 		}
 	}
 	if !c.lost.IsZero() && time.Since(c.lost) > giveUp {
-		return &Error{"receive", ErrProtocol, ""}
+		return &Error{"receive", ErrProtocol, fmt.Sprintf("frames may have %d bytes", c.limit)}
 	}
 	return &Error{"receive", ErrTimeout, ""}
 }

@@ -187,6 +187,9 @@ func TestClientBoundsFrames(t *testing.T) {
 	for end := time.Now().Add(deadline); ; {
 		_, err := c.Receive(20 * time.Millisecond)
 		if errors.Is(err, ErrProtocol) {
+			if want := "a frame beyond the limit, or no ZMTP: frames may have 1000 bytes"; !strings.HasSuffix(err.Error(), want) {
+				t.Errorf("%q does not end with %q", err, want)
+			}
 			break
 		}
 		if !errors.Is(err, ErrTimeout) || time.Now().After(end) {
