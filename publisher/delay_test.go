@@ -52,7 +52,7 @@ var delays = []struct {
 }{
 	{0, 8 * time.Millisecond, 50},
 	{5 * time.Millisecond, 25 * time.Millisecond, 30},
-	{maxFlushDelay, 100 * time.Millisecond, 8},
+	{maxFlushDelay, 100 * time.Millisecond, 12},
 }
 
 // checkDelays judges measurements that each began right after a drain that

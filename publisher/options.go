@@ -80,7 +80,7 @@ type Options struct {
 	// FlushDelay is the longest time for which a recorded event waits although
 	// nobody flushes the source, at most 100 ms. It is also the interval at
 	// which an idle publisher lets deferred blocks heal. Values under 1 ms act
-	// as 1 ms, and values over 90 ms as 90 ms, so that an event is on the wire
+	// as 1 ms, and values over 80 ms as 80 ms, so that an event is on the wire
 	// within 100 ms. Key flush_delay, default 5 ms.
 	FlushDelay time.Duration
 	// ShutdownTimeout bounds the flush in Close and the linger of the socket;

@@ -35,7 +35,7 @@ const (
 	// maxPoll is the longest pause between two drains of an idle source: what
 	// is recorded at its beginning has to be on the wire within 100 ms, and
 	// the way there takes a moment, too.
-	maxPoll = maxFlushDelay - 10*time.Millisecond
+	maxPoll = maxFlushDelay - 20*time.Millisecond
 	// maxKept is the largest encode buffer that is kept. An ordinary batch is
 	// below 1 MiB; one huge event must not hold its memory for ever.
 	maxKept = 8 << 20
