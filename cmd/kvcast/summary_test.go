@@ -16,7 +16,8 @@ func TestSummaryWithoutStream(t *testing.T) {
 		publisher string
 		streams   bool
 	}{{"zmq", true}, {"null", true}, {publisherOff, false}} {
-		s := summary{Publisher: c.publisher, ResidentBlocks: 7, UnannouncedBlocks: 7, CapacityBlocks: 9}
+		s := summary{Publisher: c.publisher, ResidentBlocks: 7, UnannouncedBlocks: 7,
+			CapacityBlocks: 9}
 		var text, object bytes.Buffer
 		if err := s.print(&text, false); err != nil {
 			t.Fatal(err)

@@ -111,7 +111,8 @@ awk -v requests="$requests" -v hits="$hits" -v asked="$asked" -v stored="$stored
 
 [ "$equal" = yes ] || fail "the mirror differs from the resident set"
 [ "$stored" -gt 0 ] || fail "nothing was stored"
-# No scope of the replay is salted, so the tap can recompute every key, in the form that it has found out.
+# No scope of the replay is salted, so the tap can recompute every key, in the form that it has
+# found out.
 keys=$(tail -n 1 "$work/tap.out" | tr -d , | sed -n 's/^verified .*keys of \([0-9]*\) blocks recomputed ([a-z0-9]*)$/\1/p')
 [ "$keys" = "$stored" ] || fail "the tap recomputed keys, but not of all blocks"
 [ "$resident" -gt 0 ] || fail "nothing is resident at the end"
