@@ -1,0 +1,766 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package bindings_test
+
+import (
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/kvcast/kvcast/bindings"
+	"github.com/kvcast/kvcast/bindings/event"
+)
+
+var update = flag.Bool("update", false, "write what the scripts' operations return into the scripts")
+
+// TestScripts runs tests/scripts/*.txt over the Go API. The C++ driver
+// (tests/native/script_test.cpp) runs the same files over the C ABI against the
+// same expected output. tests/scripts/README.md describes the language.
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("../tests/scripts/*.txt")
+	if err != nil || len(files) < 12 {
+		t.Fatalf("%d scripts, %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { runScript(t, file) })
+	}
+}
+
+func runScript(t *testing.T, file string) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &script{}
+	t.Cleanup(s.end)
+	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
+	var rewritten []string
+	blocks := 0
+	for i := 0; i < len(lines); i++ {
+		rewritten = append(rewritten, lines[i])
+		if lines[i] == "" || lines[i][0] == '#' {
+			continue
+		}
+		first := i
+		for i++; i < len(lines) && lines[i] != "----"; i++ {
+			if lines[i] == "" {
+				break
+			}
+			rewritten = append(rewritten, lines[i])
+		}
+		if i == len(lines) || lines[i] != "----" {
+			t.Fatalf("%s:%d: ---- is missing", file, i+1)
+		}
+		operations := lines[first:i]
+		i++
+		expected := i
+		for i < len(lines) && lines[i] != "" {
+			i++
+		}
+		var got strings.Builder
+		for j, operation := range operations {
+			out, err := s.run(operation)
+			if err != nil {
+				t.Fatalf("%s:%d: %s: %v", file, first+j+1, operation, err)
+			}
+			got.WriteString(out)
+		}
+		if want := strings.Join(lines[expected:i], "\n") + "\n"; !*update && got.String() != want {
+			t.Fatalf("%s:%d: %s\n got:\n%s want:\n%s", file, first+1, operations[0], got.String(), want)
+		}
+		rewritten = append(rewritten, "----", strings.TrimSuffix(got.String(), "\n"))
+		if i < len(lines) {
+			rewritten = append(rewritten, "")
+		}
+		blocks++
+	}
+	if blocks == 0 {
+		t.Fatalf("%s tests nothing", file)
+	}
+	if *update {
+		if err := os.WriteFile(file, []byte(strings.Join(rewritten, "\n")+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// operation is a name, what stands by itself, and key=value pairs. Whoever
+// takes something out of it uses it up; what is left over is a mistake.
+type operation struct {
+	name  string
+	plain []string
+	named map[string]string
+}
+
+// badScript is a mistake in a script; run turns it into an error.
+type badScript string
+
+func bad(format string, args ...any) { panic(badScript(fmt.Sprintf(format, args...))) }
+
+func (o *operation) next() string {
+	if len(o.plain) == 0 {
+		bad("another argument is needed")
+	}
+	word := o.plain[0]
+	o.plain = o.plain[1:]
+	return word
+}
+
+func (o *operation) take(key, otherwise string) string {
+	value, ok := o.named[key]
+	if !ok {
+		return otherwise
+	}
+	delete(o.named, key)
+	return value
+}
+
+func (o *operation) count(key string, otherwise int) int {
+	return number(o.take(key, strconv.Itoa(otherwise)))
+}
+
+func unsigned(text string) uint64 {
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		bad("not a number: %s", text)
+	}
+	return n
+}
+
+func number(text string) int { return int(unsigned(text)) }
+
+// tokenList: 1,2 are two tokens, 1..4 four, 7x3 three; - is none.
+func tokenList(text string) []uint32 {
+	tokens := []uint32{}
+	if text == "-" {
+		return tokens
+	}
+	for item := range strings.SplitSeq(text, ",") {
+		if first, last, ok := strings.Cut(item, ".."); ok {
+			for t := unsigned(first); t <= unsigned(last); t++ {
+				tokens = append(tokens, uint32(t))
+			}
+		} else if token, times, ok := strings.Cut(item, "x"); ok {
+			for range unsigned(times) {
+				tokens = append(tokens, uint32(unsigned(token)))
+			}
+		} else {
+			tokens = append(tokens, uint32(unsigned(item)))
+		}
+	}
+	return tokens
+}
+
+type scriptSequence struct {
+	id     bindings.SequenceID
+	stream bindings.DeviceStream
+	waits  []bindings.Fence
+}
+
+// script is the state between the operations of one file.
+type script struct {
+	manager   *bindings.Manager
+	stream    *bindings.Stream
+	form      event.Form
+	blockSize int
+
+	mirror    map[wireKey]wireKey // to the parent; what is announced
+	names     map[wireKey]string  // of every block that was ever stored
+	sequences map[string]*scriptSequence
+	streams   []scriptStream
+	open      []bindings.SequenceID
+}
+
+type scriptStream struct {
+	name string
+	id   bindings.DeviceStream
+}
+
+// end closes what the script has left open.
+func (s *script) end() {
+	if s.manager == nil {
+		return
+	}
+	errs := make([]error, len(s.open))
+	_ = s.manager.Release(s.open, errs)
+	_ = s.manager.Close()
+	_ = s.stream.Close()
+	*s = script{}
+}
+
+func (s *script) run(line string) (out string, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			b, ok := r.(badScript)
+			if !ok {
+				panic(r)
+			}
+			err = errors.New(string(b))
+		}
+	}()
+	words := strings.Fields(line)
+	o := &operation{name: words[0], named: map[string]string{}}
+	for _, word := range words[1:] {
+		if key, value, ok := strings.Cut(word, "="); ok {
+			o.named[key] = value
+		} else {
+			o.plain = append(o.plain, word)
+		}
+	}
+	out = s.dispatch(o)
+	if len(o.plain) != 0 || len(o.named) != 0 {
+		bad("superfluous: %v %v", o.plain, o.named)
+	}
+	return out, nil
+}
+
+// outcome is the name of a status.
+func outcome(err error) string {
+	var e *bindings.Error
+	switch {
+	case err == nil:
+		return "ok"
+	case err == io.EOF:
+		return "end of stream"
+	case errors.As(err, &e):
+		return e.Status.String()
+	}
+	bad("not an error of the library: %v", err)
+	return ""
+}
+
+func (s *script) dispatch(o *operation) string {
+	if o.name == "open" {
+		return s.openCache(o) + "\n"
+	}
+	if s.manager == nil {
+		bad("open comes first")
+	}
+	switch o.name {
+	case "create":
+		return s.create(o) + "\n"
+	case "probe":
+		return s.probe(o) + "\n"
+	case "grow":
+		return s.grow(o) + "\n"
+	case "commit":
+		return s.commit(o) + "\n"
+	case "release":
+		return s.release(o) + "\n"
+	case "info":
+		return s.info(o) + "\n"
+	case "shared":
+		a, _ := s.manager.Pages(s.sequence(o.next()).id, nil)
+		b, _ := s.manager.Pages(s.sequence(o.next()).id, nil)
+		n := 0
+		for n < len(a) && n < len(b) && a[n] == b[n] {
+			n++
+		}
+		return fmt.Sprintln(n)
+	case "reset":
+		return outcome(s.manager.Reset()) + "\n"
+	case "check":
+		if err := s.manager.Check(); err != nil {
+			return err.Error() + "\n"
+		}
+		return "ok\n"
+	case "close":
+		return outcome(s.manager.Close()) + "\n"
+	case "stream":
+		id, err := s.manager.NewDeviceStream()
+		name := o.next()
+		if err == nil {
+			s.streams = append(s.streams, scriptStream{name, id})
+		}
+		return outcome(err) + "\n"
+	case "end-stream":
+		return outcome(s.manager.DestroyDeviceStream(s.deviceStream(o.next()))) + "\n"
+	case "wait":
+		q := s.sequence(o.next())
+		return outcome(s.manager.StreamWait(q.stream, q.waits)) + "\n"
+	case "fill":
+		q := s.sequence(o.next())
+		pages, _ := s.manager.Pages(q.id, nil)
+		fill := bindings.Fill{Page: pages[number(o.next())], Value: 1}
+		return outcome(s.manager.HostFill(q.stream, []bindings.Fill{fill})) + "\n"
+	case "advance":
+		id := bindings.DeviceStream(0)
+		if name := o.next(); name != "all" {
+			id = s.deviceStream(name)
+		}
+		n, err := s.manager.HostAdvance(id, number(o.next()))
+		if err != nil {
+			return outcome(err) + "\n"
+		}
+		return fmt.Sprintf("executed %d\n", n)
+	case "drain":
+		return s.drain(o)
+	case "mirror":
+		return s.compare() + "\n"
+	case "stats":
+		return s.stats() + "\n"
+	case "counters":
+		return s.counters() + "\n"
+	case "stream-stats":
+		return s.streamStats() + "\n"
+	}
+	bad("unknown operation")
+	return ""
+}
+
+func (s *script) openCache(o *operation) string {
+	s.end()
+	forms := map[string]event.Form{"signed64": event.Signed64, "unsigned64": event.Unsigned64,
+		"portable63": event.Portable63, "bytes": event.Bytes}
+	config := bindings.Config{
+		TokensPerBlock: o.count("block", 2),
+		CapacityBlocks: o.count("pages", 8),
+		MaxSequences:   o.count("sequences", 4),
+		PageBytes:      16,
+		Seed:           1,
+		Poison:         true,
+	}
+	streamConfig := bindings.StreamConfig{
+		MaxEntries:        o.count("entries", 50000),
+		MaxBlocksPerEvent: o.count("run", 0),
+	}
+	form, ok := forms[o.take("form", "signed64")]
+	if !ok {
+		bad("unknown form")
+	}
+	streamConfig.Form = form
+	stream, err := bindings.NewStream(streamConfig)
+	if err != nil {
+		bad("%v", err)
+	}
+	config.Stream = stream
+	manager, err := bindings.NewManager(config)
+	if err != nil {
+		_ = stream.Close()
+		bad("%v", err)
+	}
+	*s = script{
+		manager:   manager,
+		stream:    stream,
+		form:      form,
+		blockSize: config.TokensPerBlock,
+		mirror:    map[wireKey]wireKey{},
+		names:     map[wireKey]string{},
+		sequences: map[string]*scriptSequence{},
+	}
+	return "ok"
+}
+
+func scope(o *operation) *bindings.Scope {
+	var scope bindings.Scope
+	if id := o.take("lora", ""); id != "" {
+		scope.LoRAID = u64(unsigned(id))
+	}
+	if salt := o.take("salt", ""); salt != "" {
+		scope.Salt = u64(unsigned(salt))
+	}
+	scope.LoRAName = o.take("name", "")
+	if salt := o.take("salt-bytes", ""); salt != "" {
+		var err error
+		if scope.SaltBytes, err = hex.DecodeString(salt); err != nil {
+			bad("%v", err)
+		}
+	}
+	return &scope
+}
+
+func mustCompute(o *operation) int {
+	if text := o.take("must", "none"); text != "none" {
+		return number(text)
+	}
+	return bindings.ComputeNothing
+}
+
+func (s *script) deviceStream(name string) bindings.DeviceStream {
+	for _, known := range s.streams {
+		if known.name == name {
+			return known.id
+		}
+	}
+	bad("no device stream is called %s", name)
+	return 0
+}
+
+func (s *script) streamName(id bindings.DeviceStream) string {
+	for _, known := range s.streams {
+		if known.id == id {
+			return known.name
+		}
+	}
+	return "several" // fences that the library has joined into one
+}
+
+func (s *script) sequence(name string) *scriptSequence {
+	if raw, ok := strings.CutPrefix(name, "#"); ok {
+		return &scriptSequence{id: bindings.SequenceID(unsigned(raw))}
+	}
+	q := s.sequences[name]
+	if q == nil {
+		bad("no sequence is called %s", name)
+	}
+	return q
+}
+
+func (s *script) waits(fences []bindings.Fence) string {
+	var text strings.Builder
+	// In the order of the streams' creation.
+	for _, known := range s.streams {
+		for _, f := range fences {
+			if f.Stream == known.id {
+				text.WriteString(" " + known.name)
+			}
+		}
+	}
+	for _, f := range fences {
+		if s.streamName(f.Stream) == "several" {
+			text.WriteString(" several")
+		}
+	}
+	if text.Len() == 0 {
+		return ""
+	}
+	return ", waits for" + text.String()
+}
+
+func (s *script) create(o *operation) string {
+	name := o.next()
+	prompt := bindings.Prompt{Tokens: tokenList(o.next()), Scope: scope(o), MustCompute: mustCompute(o)}
+	if on := o.take("on", ""); on != "" {
+		prompt.DeviceStream = s.deviceStream(on)
+	}
+	var out [1]bindings.CreateResult
+	if err := s.manager.Create([]bindings.Prompt{prompt}, out[:]); err != nil {
+		return outcome(err)
+	}
+	r := &out[0]
+	if r.Err != nil {
+		return outcome(r.Err)
+	}
+	s.open = append(s.open, r.Sequence.ID())
+	s.sequences[name] = &scriptSequence{r.Sequence.ID(), prompt.DeviceStream, slices.Clone(r.Waits)}
+	return fmt.Sprintf("matched %d%s", r.MatchedTokens, s.waits(r.Waits))
+}
+
+func (s *script) probe(o *operation) string {
+	prompt := bindings.Prompt{Tokens: tokenList(o.next()), Scope: scope(o), MustCompute: mustCompute(o)}
+	var out [1]bindings.ProbeResult
+	if err := s.manager.Probe([]bindings.Prompt{prompt}, out[:]); err != nil {
+		return outcome(err)
+	}
+	if out[0].Err != nil {
+		return outcome(out[0].Err)
+	}
+	return fmt.Sprintf("matched %d", out[0].MatchedTokens)
+}
+
+func (s *script) grow(o *operation) string {
+	id := s.sequence(o.next()).id
+	var out [1]bindings.GrowResult
+	err := s.manager.Grow([]bindings.GrowItem{{Sequence: id, CapacityTokens: number(o.next())}}, out[:])
+	switch r := &out[0]; {
+	case err != nil:
+		return outcome(err)
+	case errors.Is(r.Err, bindings.ErrNotNow):
+		return fmt.Sprintf("not now, leaving %d", r.LeavingPages)
+	case r.Err != nil:
+		return outcome(r.Err)
+	default:
+		return fmt.Sprintf("added %d, evicted %d", r.AddedPages, r.EvictedBlocks)
+	}
+}
+
+func (s *script) commit(o *operation) string {
+	q := s.sequence(o.next())
+	var out [1]bindings.CommitResult
+	err := s.manager.Commit([]bindings.CommitItem{{Sequence: q.id, Tokens: tokenList(o.next())}}, out[:])
+	if err != nil {
+		return outcome(err)
+	}
+	r := &out[0]
+	if r.Err != nil {
+		return outcome(r.Err)
+	}
+	q.waits = slices.Clone(r.Waits)
+	text := fmt.Sprintf("stored %d, deduplicated %d, committed %d", r.StoredBlocks,
+		r.DeduplicatedBlocks, r.CommittedTokens)
+	if r.FirstChangedBlock >= 0 {
+		text += fmt.Sprintf(", changed from %d", r.FirstChangedBlock)
+	}
+	return text + s.waits(r.Waits)
+}
+
+func (s *script) release(o *operation) string {
+	var texts []string
+	for first := true; first || len(o.plain) > 0; first = false {
+		var errs [1]error
+		id := s.sequence(o.next()).id
+		if err := s.manager.Release([]bindings.SequenceID{id}, errs[:]); err != nil {
+			errs[0] = err
+		}
+		texts = append(texts, outcome(errs[0]))
+	}
+	return strings.Join(texts, ", ")
+}
+
+func (s *script) info(o *operation) string {
+	info, err := s.manager.Info(s.sequence(o.next()).id)
+	if err != nil {
+		return outcome(err)
+	}
+	text := fmt.Sprintf("committed %d, matched %d, capacity %d, pages %d", info.CommittedTokens,
+		info.MatchedTokens, info.CapacityTokens, info.Pages)
+	if info.DeviceStream != 0 {
+		text += ", on " + s.streamName(info.DeviceStream)
+	}
+	if info.Detached {
+		text += ", detached"
+	}
+	return text
+}
+
+func (s *script) keyText(key wireKey) string {
+	switch s.form {
+	case event.Bytes:
+		return hex.EncodeToString(key.digest[:])
+	case event.Signed64:
+		return strconv.FormatInt(int64(key.hash), 10)
+	default:
+		return strconv.FormatUint(key.hash, 10)
+	}
+}
+
+// block names a block by its tokens, as a stored event has told them.
+func (s *script) block(key wireKey, withKey bool) string {
+	name, ok := s.names[key]
+	switch {
+	case !ok:
+		return "unknown=" + s.keyText(key)
+	case withKey:
+		return name + "=" + s.keyText(key)
+	}
+	return name
+}
+
+func wireKeys(hashes []uint64, digests []event.Digest) []wireKey {
+	var keys []wireKey
+	for _, h := range hashes {
+		keys = append(keys, wireKey{hash: h})
+	}
+	for _, d := range digests {
+		keys = append(keys, wireKey{digest: d})
+	}
+	return keys
+}
+
+// event applies an event to the mirror and says what it tells.
+func (s *script) event(e event.Event, withKeys bool) string {
+	switch e := e.(type) {
+	case *event.BlockStored:
+		parent, text := wireKey{}, "stored under root:"
+		if e.HasParent {
+			parent = wireKey{e.ParentHash, e.ParentDigest}
+			if _, ok := s.mirror[parent]; !ok {
+				bad("stored under an unknown parent")
+			}
+			text = "stored under " + s.block(parent, withKeys) + ":"
+		}
+		for i, key := range wireKeys(e.Hashes, e.Digests) {
+			if _, ok := s.mirror[key]; ok {
+				bad("a block was stored twice")
+			}
+			s.mirror[key] = parent
+			s.names[key] = fmt.Sprint(e.Tokens[i*s.blockSize:][:s.blockSize])
+			text += " " + s.block(key, withKeys)
+			parent = key
+		}
+		if e.HasLoRAID {
+			text += fmt.Sprintf(" lora %d", e.LoRAID)
+		}
+		if e.LoRAName != "" {
+			text += " name " + e.LoRAName
+		}
+		return text + "\n"
+	case *event.BlockRemoved:
+		text := "removed:"
+		for _, key := range wireKeys(e.Hashes, e.Digests) {
+			if _, ok := s.mirror[key]; !ok {
+				bad("removed without having been stored")
+			}
+			delete(s.mirror, key)
+			for _, parent := range s.mirror {
+				if parent == key {
+					bad("removed before its children")
+				}
+			}
+			text += " " + s.block(key, withKeys)
+		}
+		return text + "\n"
+	default:
+		clear(s.mirror)
+		return "cleared\n"
+	}
+}
+
+func (s *script) drain(o *operation) string {
+	all, keys := false, false
+	for len(o.plain) > 0 {
+		switch word := o.next(); word {
+		case "all":
+			all = true
+		case "keys":
+			keys = true
+		default:
+			bad("unknown word %s", word)
+		}
+	}
+	events, blocks := o.count("events", 0), o.count("blocks", 0)
+	rounds := 1
+	if all {
+		rounds = 64
+	}
+	var text strings.Builder
+	pending := uint64(0)
+	for range rounds {
+		batch, err := s.stream.Drain(events, blocks)
+		if err != nil {
+			return text.String() + outcome(err) + "\n"
+		}
+		pending = batch.PendingBlocks
+		for _, e := range batch.Events {
+			if _, ok := e.(*event.AllBlocksCleared); ok && len(batch.Events) != 1 {
+				batch.Release()
+				bad("a clear is not alone in its batch")
+			}
+			func() {
+				defer func() {
+					if r := recover(); r != nil {
+						batch.Release() // Close waits for it
+						panic(r)
+					}
+				}()
+				text.WriteString(s.event(e, keys))
+			}()
+		}
+		rest := len(batch.Events) == 0 && pending == 0 && batch.RemainingBytes == 0
+		batch.Release()
+		if rest {
+			break
+		}
+	}
+	if text.Len() == 0 {
+		text.WriteString("nothing\n")
+	}
+	if pending != 0 {
+		fmt.Fprintf(&text, "pending %d\n", pending)
+	}
+	return text.String()
+}
+
+func (s *script) compare() string {
+	resident, err := s.manager.Resident(s.form)
+	if err != nil {
+		bad("%v", err)
+	}
+	announced, known := 0, 0
+	for _, r := range resident {
+		if r.Announced {
+			announced++
+			if _, ok := s.mirror[keyOnWire(r.Digest, s.form)]; ok {
+				known++
+			}
+		}
+	}
+	text := "equal"
+	if known != announced || known != len(s.mirror) {
+		text = "different"
+	}
+	return fmt.Sprintf("mirror %d, announced %d, resident %d, %s", len(s.mirror), announced,
+		len(resident), text)
+}
+
+func (s *script) stats() string {
+	n, err := s.manager.Stats()
+	if err != nil {
+		bad("%v", err)
+	}
+	return fmt.Sprintf("live %d, cached %d, free %d, quarantined %d; blocks %d, roots %d, sequences %d",
+		n.LivePages, n.CachedPages, n.FreePages, n.QuarantinedPages, n.Blocks, n.Roots, n.Sequences)
+}
+
+type scriptCount struct {
+	name  string
+	count uint64
+}
+
+func nonzero(counts []scriptCount) string {
+	var texts []string
+	for _, c := range counts {
+		if c.count != 0 {
+			texts = append(texts, fmt.Sprintf("%s %d", c.name, c.count))
+		}
+	}
+	if texts == nil {
+		return "nothing"
+	}
+	return strings.Join(texts, ", ")
+}
+
+func (s *script) counters() string {
+	n, err := s.manager.Stats()
+	if err != nil {
+		bad("%v", err)
+	}
+	return nonzero([]scriptCount{
+		{"created", n.CreatedSequences},
+		{"asked", n.AskedBlocks},
+		{"matched", n.MatchedBlocks},
+		{"stored", n.StoredBlocks},
+		{"deduplicated", n.DeduplicatedBlocks},
+		{"evicted", n.EvictedBlocks},
+		{"reset", n.ResetBlocks},
+		{"resets", n.Resets},
+		{"not now", n.RefusedNotNow},
+		{"never fits", n.RefusedNeverFits},
+		{"peak live", n.PeakLivePages},
+	})
+}
+
+func (s *script) streamStats() string {
+	n, err := s.stream.Stats()
+	if err != nil {
+		bad("%v", err)
+	}
+	return nonzero([]scriptCount{
+		{"stored", n.StoredBlocks},
+		{"removed", n.RemovedBlocks},
+		{"cleared", n.ClearedBlocks},
+		{"clears", n.Clears},
+		{"deferred", n.DeferredBlocks},
+		{"healed", n.HealedBlocks},
+		{"deferred evicted", n.DeferredEvictedBlocks},
+		{"pending", n.PendingBlocks},
+		{"announced", n.AnnouncedBlocks},
+		{"dropped", n.DroppedEvents},
+		{"unannounced removals", n.UnannouncedRemovals},
+		{"partial", n.PartialBlocksSuppressed},
+		{"superseded", n.SupersededRecords},
+		{"drained stored", n.DrainedStoredBlocks},
+		{"drained removed", n.DrainedRemovedBlocks},
+	})
+}

@@ -1,0 +1,448 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What tests need that see the library as its users do, through the C ABI
+// alone: a manager with its stream, and a subscriber's mirror. No GoogleTest
+// here, so that fuzzers and measuring programs can use it too: what is wrong
+// comes back as text, "" being good.
+#ifndef KVCAST_TESTS_NATIVE_ABI_SUPPORT_H_
+#define KVCAST_TESTS_NATIVE_ABI_SUPPORT_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvcast/kvcast.h"
+
+namespace kvcast::testing {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+// A number from the environment, so that a run can be repeated or prolonged.
+inline uint64_t EnvNumber(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr || *text == '\0' ? otherwise : std::strtoull(text, nullptr, 0);
+}
+
+// A scope as a test writes it.
+struct ScopeSpec {
+  std::optional<uint64_t> lora_id;
+  std::optional<uint64_t> salt;
+  std::string lora_name;
+  std::string salt_bytes;
+
+  [[nodiscard]] uint32_t parts() const {
+    uint32_t all = 0;
+    if (lora_id) all |= KVC_SCOPE_LORA_ID;
+    if (salt) all |= KVC_SCOPE_SALT;
+    if (!lora_name.empty()) all |= KVC_SCOPE_LORA_NAME;
+    if (!salt_bytes.empty()) all |= KVC_SCOPE_SALT_BYTES;
+    return all;
+  }
+};
+
+// Prompts with everything that the arrays of a call need.
+class PromptList {
+ public:
+  void Add(const std::vector<uint32_t>& tokens, const ScopeSpec& scope, uint32_t must_compute,
+           uint64_t device_stream) {
+    kvc_prompt prompt{};
+    prompt.token_offset = tokens_.size();
+    prompt.token_count = tokens.size();
+    prompt.device_stream = device_stream;
+    prompt.must_compute = must_compute;
+    prompt.scope = KVC_NO_SCOPE;
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    if (scope.parts() != 0) {
+      kvc_scope raw{};
+      raw.parts = scope.parts();
+      raw.lora_id = scope.lora_id.value_or(0);
+      raw.salt = scope.salt.value_or(0);
+      raw.lora_name_offset = bytes_.size();
+      raw.lora_name_size = static_cast<uint32_t>(scope.lora_name.size());
+      bytes_.insert(bytes_.end(), scope.lora_name.begin(), scope.lora_name.end());
+      raw.salt_bytes_offset = bytes_.size();
+      raw.salt_bytes_size = static_cast<uint32_t>(scope.salt_bytes.size());
+      bytes_.insert(bytes_.end(), scope.salt_bytes.begin(), scope.salt_bytes.end());
+      prompt.scope = static_cast<uint32_t>(scopes_.size());
+      scopes_.push_back(raw);
+    }
+    prompts_.push_back(prompt);
+  }
+  kvc_status Create(kvc_manager* manager, kvc_create_result* results, kvc_error* error) const {
+    return kvc_sequences_create(manager, count(), prompts_.data(), tokens_.data(), tokens_.size(),
+                                scopes_.data(), static_cast<uint32_t>(scopes_.size()),
+                                bytes_.data(), bytes_.size(), results, error);
+  }
+  kvc_status Probe(kvc_manager* manager, kvc_probe_result* results, kvc_error* error) const {
+    return kvc_probe(manager, count(), prompts_.data(), tokens_.data(), tokens_.size(),
+                     scopes_.data(), static_cast<uint32_t>(scopes_.size()), bytes_.data(),
+                     bytes_.size(), results, error);
+  }
+
+ private:
+  [[nodiscard]] uint32_t count() const { return static_cast<uint32_t>(prompts_.size()); }
+
+  std::vector<kvc_prompt> prompts_;
+  std::vector<uint32_t> tokens_;
+  std::vector<kvc_scope> scopes_;
+  std::vector<uint8_t> bytes_;
+};
+
+struct CacheOptions {
+  uint32_t block = 2;
+  uint32_t pages = 8;
+  uint32_t sequences = 4;
+  uint64_t page_bytes = 16;
+  bool poison = true;
+  uint64_t seed = 1;
+  bool stream = true;
+  uint32_t entries = 50000;
+  kvc_hash_form form = KVC_HASH_SIGNED64;
+  uint32_t run = 0;  // blocks per event
+};
+
+// A manager with a stream. Its destructor cleans up whatever the test left
+// behind, so that a failing test fails for one reason only.
+class Cache {
+ public:
+  explicit Cache(const CacheOptions& options) : options_(options) {
+    kvc_error error{};
+    if (options.stream) {
+      kvc_stream_config config;
+      kvc_stream_config_init(&config);
+      config.hash_form = options.form;
+      config.max_entries = options.entries;
+      config.max_blocks_per_event = options.run;
+      if (kvc_stream_create(&config, &stream_, &error) != KVC_OK) {
+        throw std::runtime_error(error.message);
+      }
+    }
+    kvc_config config;
+    kvc_config_init(&config);
+    config.flags = options.poison ? KVC_CONFIG_POISON : 0;
+    config.tokens_per_block = options.block;
+    config.capacity_blocks = options.pages;
+    config.max_sequences = options.sequences;
+    config.page_bytes = options.page_bytes;
+    config.seed = options.seed;
+    if (kvc_manager_create(&config, stream_, &manager_, &error) != KVC_OK) {
+      kvc_stream_destroy(stream_);
+      throw std::runtime_error(error.message);
+    }
+  }
+  ~Cache() {
+    for (const uint64_t id : open_) {
+      kvc_status status = KVC_OK;
+      kvc_sequences_release(manager_, 1, &id, &status, nullptr);
+    }
+    kvc_manager_destroy(manager_, nullptr);
+    kvc_stream_destroy(stream_);
+  }
+  Cache(const Cache&) = delete;
+  Cache& operator=(const Cache&) = delete;
+
+  [[nodiscard]] kvc_manager* manager() const { return manager_; }
+  [[nodiscard]] kvc_stream* stream() const { return stream_; }
+  [[nodiscard]] const CacheOptions& options() const { return options_; }
+  [[nodiscard]] const std::set<uint64_t>& open() const { return open_; }
+
+  kvc_create_result Create(const std::vector<uint32_t>& tokens, const ScopeSpec& scope = {},
+                           uint32_t must_compute = KVC_COMPUTE_NOTHING,
+                           uint64_t device_stream = 0) {
+    PromptList prompts;
+    prompts.Add(tokens, scope, must_compute, device_stream);
+    kvc_create_result result{};
+    const kvc_status status = prompts.Create(manager_, &result, nullptr);
+    if (status != KVC_OK) result.status = status;
+    if (result.status == KVC_OK) open_.insert(result.sequence);
+    return result;
+  }
+  kvc_probe_result Probe(const std::vector<uint32_t>& tokens, const ScopeSpec& scope = {},
+                         uint32_t must_compute = KVC_COMPUTE_NOTHING) {
+    PromptList prompts;
+    prompts.Add(tokens, scope, must_compute, 0);
+    kvc_probe_result result{};
+    const kvc_status status = prompts.Probe(manager_, &result, nullptr);
+    if (status != KVC_OK) result.status = status;
+    return result;
+  }
+  kvc_grow_result Grow(uint64_t id, uint64_t capacity_tokens) {
+    const kvc_grow_item item{id, capacity_tokens};
+    kvc_grow_result result{};
+    const kvc_status status = kvc_sequences_grow(manager_, 1, &item, &result, nullptr);
+    if (status != KVC_OK) result.status = status;
+    return result;
+  }
+  kvc_commit_result Commit(uint64_t id, const uint32_t* tokens, uint64_t count) {
+    const kvc_commit_item item{id, 0, count};
+    kvc_commit_result result{};
+    const kvc_status status =
+        kvc_sequences_commit(manager_, 1, &item, tokens, count, &result, nullptr);
+    if (status != KVC_OK) result.status = status;
+    return result;
+  }
+  kvc_status Release(uint64_t id) {
+    kvc_status result = KVC_OK;
+    const kvc_status status = kvc_sequences_release(manager_, 1, &id, &result, nullptr);
+    if (status == KVC_OK && result == KVC_OK) open_.erase(id);
+    return status != KVC_OK ? status : result;
+  }
+  kvc_status Get(uint64_t id, kvc_sequence_info* info, std::vector<uint32_t>* pages) {
+    uint32_t written = 0;
+    pages->resize(options_.pages);
+    const kvc_status status =
+        kvc_sequence_get(manager_, id, 0, options_.pages, pages->data(), &written, info, nullptr);
+    pages->resize(status == KVC_OK ? written : 0);
+    return status;
+  }
+  // Ends the manager early; the stream can still be drained.
+  kvc_status Close(kvc_error* error = nullptr) {
+    const kvc_status status = kvc_manager_destroy(manager_, error);
+    if (status == KVC_OK) manager_ = nullptr;
+    return status;
+  }
+  kvc_status Drain(kvc_borrowed_batch* batch, uint64_t max_events = 0, uint64_t max_blocks = 0) {
+    return kvc_stream_drain(stream_, max_events, max_blocks, batch, nullptr);
+  }
+  [[nodiscard]] std::string Check() const {
+    kvc_error error{};
+    return kvc_manager_check(manager_, &error) == KVC_OK ? "" : std::string(error.message);
+  }
+  [[nodiscard]] kvc_stats Stats() const {
+    kvc_stats stats;
+    kvc_stats_init(&stats);
+    if (kvc_manager_stats_get(manager_, &stats, nullptr) != KVC_OK) stats = {};
+    return stats;
+  }
+  [[nodiscard]] kvc_stream_stats StreamStats() const {
+    kvc_stream_stats stats;
+    kvc_stream_stats_init(&stats);
+    if (kvc_stream_stats_get(stream_, &stats, nullptr) != KVC_OK) stats = {};
+    return stats;
+  }
+  [[nodiscard]] std::vector<kvc_resident_block> Resident() const {
+    std::vector<kvc_resident_block> blocks(Stats().blocks);
+    uint64_t count = 0;
+    const kvc_status status = kvc_manager_resident(manager_, options_.form, blocks.size(),
+                                                   blocks.data(), &count, nullptr);
+    if (status != KVC_OK || count != blocks.size()) throw std::runtime_error("resident failed");
+    return blocks;
+  }
+
+ private:
+  CacheOptions options_;
+  kvc_stream* stream_ = nullptr;
+  kvc_manager* manager_ = nullptr;
+  std::set<uint64_t> open_;
+};
+
+// How a block is named on the wire: 8 bytes of hash or 32 of digest.
+using WireKey = std::string;
+
+inline WireKey HashKey(uint64_t hash) {
+  return {reinterpret_cast<const char*>(&hash), sizeof hash};
+}
+
+// What a subscriber knows, from events alone.
+class WireMirror {
+ public:
+  struct Block {
+    WireKey parent;  // "" is a root
+    std::vector<uint32_t> tokens;
+    uint32_t children = 0;
+    uint32_t parts = 0;  // of the scope, as far as it goes on the wire
+    uint64_t lora_id = 0;
+    std::string lora_name;
+  };
+
+  WireMirror(kvc_hash_form form, uint32_t block_size) : form_(form), block_size_(block_size) {}
+
+  [[nodiscard]] const std::map<WireKey, Block>& blocks() const { return blocks_; }
+
+  [[nodiscard]] WireKey KeyOf(const kvc_borrowed_batch& batch, uint64_t index) const {
+    if (form_ != KVC_HASH_BYTES) return HashKey(batch.hashes[index]);
+    return {reinterpret_cast<const char*>(batch.digests) + 32 * index, 32};
+  }
+  [[nodiscard]] WireKey ParentOf(const kvc_borrowed_batch& batch, uint64_t event) const {
+    if ((batch.events[event].flags & KVC_EVENT_HAS_PARENT) == 0) return "";
+    if (form_ != KVC_HASH_BYTES) return HashKey(batch.events[event].parent_hash);
+    return {reinterpret_cast<const char*>(batch.parent_digests) + 32 * event, 32};
+  }
+
+  // Applies a batch; says what in it breaks the contract.
+  [[nodiscard]] std::string Apply(const kvc_borrowed_batch& batch) {
+    uint64_t hashes = 0;
+    uint64_t tokens = 0;
+    for (uint64_t e = 0; e < batch.event_count; ++e) {
+      const kvc_event& event = batch.events[e];
+      if (event.hash_offset != hashes || event.token_offset != tokens) {
+        return "an event's arrays do not follow those of the event before it";
+      }
+      hashes += event.hash_count;
+      tokens += event.token_count;
+      if (hashes > batch.hash_count || tokens > batch.token_count) {
+        return "an event reaches beyond the batch";
+      }
+      std::string wrong;
+      if (event.kind == KVC_EVENT_CLEARED) {
+        if (batch.event_count != 1) wrong = "a clear is not alone in its batch";
+        blocks_.clear();
+      } else if (event.hash_count == 0) {
+        wrong = "an event without blocks";
+      } else if (event.kind == KVC_EVENT_STORED) {
+        wrong = Stored(batch, e);
+      } else if (event.kind == KVC_EVENT_REMOVED) {
+        wrong = Removed(batch, event);
+      } else {
+        wrong = "an event of an unknown kind";
+      }
+      if (!wrong.empty()) return wrong;
+    }
+    if (hashes != batch.hash_count || tokens != batch.token_count) {
+      return "the batch holds blocks or tokens of no event";
+    }
+    return "";
+  }
+
+  // Compares with what the tree itself says is announced.
+  [[nodiscard]] std::string Compare(const std::vector<kvc_resident_block>& resident,
+                                    bool all_announced) const {
+    std::set<WireKey> announced;
+    for (const kvc_resident_block& block : resident) {
+      if (block.announced != 0) {
+        announced.insert(form_ == KVC_HASH_BYTES
+                             ? WireKey(reinterpret_cast<const char*>(block.digest), 32)
+                             : HashKey(block.hash));
+      } else if (all_announced) {
+        return "a resident block has not been announced";
+      }
+    }
+    if (announced.size() != blocks_.size()) {
+      return "the mirror has " + std::to_string(blocks_.size()) + " blocks, the tree " +
+             std::to_string(announced.size());
+    }
+    for (const WireKey& key : announced) {
+      if (blocks_.count(key) == 0) return "a resident block is not in the mirror";
+    }
+    return "";
+  }
+
+ private:
+  std::string Stored(const kvc_borrowed_batch& batch, uint64_t index) {
+    const kvc_event& event = batch.events[index];
+    if (event.block_size != block_size_ || event.token_count != event.hash_count * block_size_) {
+      return "a store's tokens do not fit its blocks";
+    }
+    if (event.scope >= batch.scope_count) return "a store's scope is outside scopes[]";
+    const kvc_event_scope& scope = batch.scopes[event.scope];
+    if ((scope.parts & ~uint32_t{KVC_SCOPE_LORA_ID | KVC_SCOPE_LORA_NAME}) != 0) {
+      return "a salt in a batch";
+    }
+    if (scope.lora_name_offset > batch.string_size ||
+        scope.lora_name_size > batch.string_size - scope.lora_name_offset) {
+      return "a LoRA name is outside strings[]";
+    }
+    WireKey parent = ParentOf(batch, index);
+    if (!parent.empty() && blocks_.count(parent) == 0) return "stored under an unknown parent";
+    for (uint64_t i = 0; i < event.hash_count; ++i) {
+      const WireKey key = KeyOf(batch, event.hash_offset + i);
+      Block block;
+      block.parent = parent;
+      const uint32_t* tokens = batch.tokens + event.token_offset + i * block_size_;
+      block.tokens.assign(tokens, tokens + block_size_);
+      block.parts = scope.parts;
+      block.lora_id = (scope.parts & KVC_SCOPE_LORA_ID) != 0 ? scope.lora_id : 0;
+      block.lora_name.assign(batch.strings + scope.lora_name_offset, scope.lora_name_size);
+      if (!blocks_.emplace(key, std::move(block)).second) return "a block was stored twice";
+      if (!parent.empty()) ++blocks_.at(parent).children;
+      parent = key;
+    }
+    return "";
+  }
+  std::string Removed(const kvc_borrowed_batch& batch, const kvc_event& event) {
+    for (uint64_t i = 0; i < event.hash_count; ++i) {
+      const auto at = blocks_.find(KeyOf(batch, event.hash_offset + i));
+      if (at == blocks_.end()) return "removed without having been stored";
+      if (at->second.children != 0) return "removed before its children";
+      if (!at->second.parent.empty()) --blocks_.at(at->second.parent).children;
+      blocks_.erase(at);
+    }
+    return "";
+  }
+
+  kvc_hash_form form_;
+  uint32_t block_size_;
+  std::map<WireKey, Block> blocks_;
+};
+
+// Drains until nothing is left and nothing is deferred. Healing comes at up to
+// 256 blocks a drain but is bounded by time, so the bound on rounds is ample.
+inline std::string DrainAll(Cache& cache, WireMirror& mirror) {
+  for (int round = 0; round < 100000; ++round) {
+    kvc_borrowed_batch batch;
+    const kvc_status status = cache.Drain(&batch);
+    if (status == KVC_END) return "";
+    if (status != KVC_OK) return std::string("drain: ") + kvc_status_name(status);
+    std::string wrong = mirror.Apply(batch);
+    if (!wrong.empty()) return wrong;
+    if (batch.event_count == 0 && batch.pending_blocks == 0 && batch.remaining_bytes == 0) {
+      return "";
+    }
+  }
+  return "the stream does not come to rest";
+}
+
+// What must hold between the counters at any quiet point.
+inline std::string Balance(const Cache& cache) {
+  const kvc_stats m = cache.Stats();
+  if (m.live_pages + m.cached_pages + m.free_pages + m.quarantined_pages + m.leaving_pages !=
+      m.total_pages) {
+    return "the pages do not add up";
+  }
+  if (m.blocks != m.stored_blocks - m.evicted_blocks - m.reset_blocks) {
+    return "the blocks do not add up";
+  }
+  if (!cache.options().stream) return "";
+  const kvc_stream_stats s = cache.StreamStats();
+  if (s.deferred_blocks != s.healed_blocks + s.deferred_evicted_blocks + s.pending_blocks) {
+    return "deferred != healed + evicted + pending";
+  }
+  if (s.announced_blocks != s.stored_blocks - s.removed_blocks - s.cleared_blocks) {
+    return "announced != stored - removed - cleared";
+  }
+  if (s.announced_blocks + s.pending_blocks != m.blocks) return "announced + pending != blocks";
+  return "";
+}
+
+// Everything at once, with the stream drained.
+inline std::string Quiet(Cache& cache, WireMirror& mirror) {
+  std::string wrong = DrainAll(cache, mirror);
+  if (wrong.empty()) wrong = cache.Check();
+  if (wrong.empty()) wrong = Balance(cache);
+  if (wrong.empty()) wrong = mirror.Compare(cache.Resident(), true);
+  return wrong;
+}
+
+}  // namespace kvcast::testing
+
+#endif  // KVCAST_TESTS_NATIVE_ABI_SUPPORT_H_

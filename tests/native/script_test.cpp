@@ -1,0 +1,552 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Runs tests/scripts/*.txt over the C ABI. The Go driver (bindings/script_test.go)
+// runs the same files over the Go API against the same expected output, so the
+// two cannot drift apart. tests/scripts/README.md describes the language.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvcast/kvcast.h"
+#include "tests/native/abi_support.h"
+
+namespace {
+
+using kvcast::testing::Cache;
+using kvcast::testing::CacheOptions;
+using kvcast::testing::ScopeSpec;
+using kvcast::testing::WireKey;
+using kvcast::testing::WireMirror;
+
+[[noreturn]] void Bad(const std::string& what) { throw std::runtime_error(what); }
+
+uint64_t Number(const std::string& text) {
+  size_t end = 0;
+  uint64_t value = 0;
+  try {
+    value = std::stoull(text, &end);
+  } catch (const std::exception&) {
+    end = std::string::npos;
+  }
+  if (text.empty() || end != text.size() || text[0] == '-') Bad("not a number: " + text);
+  return value;
+}
+
+// 1,2 are two tokens, 1..4 four, 7x3 three; - is none.
+std::vector<uint32_t> Tokens(const std::string& text) {
+  std::vector<uint32_t> tokens;
+  if (text == "-") return tokens;
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    if (const size_t range = item.find(".."); range != std::string::npos) {
+      const uint64_t last = Number(item.substr(range + 2));
+      for (uint64_t t = Number(item.substr(0, range)); t <= last; ++t) {
+        tokens.push_back(static_cast<uint32_t>(t));
+      }
+    } else if (const size_t times = item.find('x'); times != std::string::npos) {
+      tokens.insert(tokens.end(), Number(item.substr(times + 1)),
+                    static_cast<uint32_t>(Number(item.substr(0, times))));
+    } else {
+      tokens.push_back(static_cast<uint32_t>(Number(item)));
+    }
+  }
+  return tokens;
+}
+
+std::string FromHex(const std::string& text) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < text.size(); i += 2) {
+    bytes.push_back(static_cast<char>(std::stoi(text.substr(i, 2), nullptr, 16)));
+  }
+  return bytes;
+}
+
+// An operation: its name, what stands by itself, and key=value pairs. Whoever
+// takes something out of it uses it up; what is left over is a mistake.
+class Operation {
+ public:
+  explicit Operation(const std::string& line) {
+    std::istringstream words(line);
+    words >> name;
+    for (std::string word; words >> word;) {
+      const size_t equals = word.find('=');
+      if (equals == std::string::npos) {
+        plain_.push_back(word);
+      } else {
+        named_[word.substr(0, equals)] = word.substr(equals + 1);
+      }
+    }
+  }
+  std::string name;
+
+  [[nodiscard]] bool more() const { return next_ < plain_.size(); }
+  std::string Next() {
+    if (!more()) Bad(name + " needs another argument");
+    return plain_[next_++];
+  }
+  std::string Named(const std::string& key, const std::string& otherwise) {
+    const auto at = named_.find(key);
+    if (at == named_.end()) return otherwise;
+    const std::string value = at->second;
+    named_.erase(at);
+    return value;
+  }
+  uint64_t Count(const std::string& key, uint64_t otherwise) {
+    return Number(Named(key, std::to_string(otherwise)));
+  }
+  void Done() const {
+    if (more()) Bad(name + ": superfluous " + plain_[next_]);
+    if (!named_.empty()) Bad(name + ": superfluous " + named_.begin()->first);
+  }
+
+ private:
+  std::vector<std::string> plain_;
+  std::map<std::string, std::string> named_;
+  size_t next_ = 0;
+};
+
+class Script {
+ public:
+  std::string Run(const std::string& line) {
+    Operation op(line);
+    std::string out = Dispatch(op);
+    op.Done();
+    return out;
+  }
+
+ private:
+  struct Named {
+    uint64_t id = 0;
+    uint64_t device_stream = 0;
+    std::vector<kvc_fence> waits;
+  };
+
+  static std::string Status(kvc_status status) { return kvc_status_name(status); }
+  static std::string Line(const std::string& text) { return text + "\n"; }
+
+  std::string Dispatch(Operation& op) {
+    if (op.name == "open") return Open(op);
+    if (cache_ == nullptr) Bad("open comes first");
+    if (op.name == "create") return Create(op);
+    if (op.name == "probe") return Probe(op);
+    if (op.name == "grow") return Grow(op);
+    if (op.name == "commit") return Commit(op);
+    if (op.name == "release") return Release(op);
+    if (op.name == "info") return Info(op);
+    if (op.name == "shared") return Shared(op);
+    if (op.name == "reset") return Line(Status(kvc_manager_reset(cache_->manager(), nullptr)));
+    if (op.name == "check") {
+      const std::string wrong = cache_->Check();
+      return Line(wrong.empty() ? "ok" : wrong);
+    }
+    if (op.name == "close") return Line(Status(cache_->Close()));
+    if (op.name == "stream") return NewStream(op);
+    if (op.name == "end-stream") {
+      return Line(
+          Status(kvc_device_stream_destroy(cache_->manager(), StreamId(op.Next()), nullptr)));
+    }
+    if (op.name == "wait") return Wait(op);
+    if (op.name == "fill") return Fill(op);
+    if (op.name == "advance") return Advance(op);
+    if (op.name == "drain") return Drain(op);
+    if (op.name == "mirror") return Mirror();
+    if (op.name == "stats") return Stats();
+    if (op.name == "counters") return Counters();
+    if (op.name == "stream-stats") return StreamStats();
+    Bad("unknown operation " + op.name);
+  }
+
+  std::string Open(Operation& op) {
+    static const std::map<std::string, kvc_hash_form> kForms = {{"signed64", KVC_HASH_SIGNED64},
+                                                                {"unsigned64", KVC_HASH_UNSIGNED64},
+                                                                {"portable63", KVC_HASH_PORTABLE63},
+                                                                {"bytes", KVC_HASH_BYTES}};
+    CacheOptions options;
+    options.block = static_cast<uint32_t>(op.Count("block", 2));
+    options.pages = static_cast<uint32_t>(op.Count("pages", 8));
+    options.sequences = static_cast<uint32_t>(op.Count("sequences", 4));
+    options.entries = static_cast<uint32_t>(op.Count("entries", 50000));
+    options.run = static_cast<uint32_t>(op.Count("run", 0));
+    options.form = kForms.at(op.Named("form", "signed64"));
+    cache_ = nullptr;
+    sequences_.clear();
+    streams_.clear();
+    names_.clear();
+    cache_ = std::make_unique<Cache>(options);
+    mirror_ = std::make_unique<WireMirror>(options.form, options.block);
+    return Line("ok");
+  }
+
+  static ScopeSpec Scope(Operation& op) {
+    ScopeSpec scope;
+    if (const std::string id = op.Named("lora", ""); !id.empty()) scope.lora_id = Number(id);
+    if (const std::string salt = op.Named("salt", ""); !salt.empty()) scope.salt = Number(salt);
+    scope.lora_name = op.Named("name", "");
+    scope.salt_bytes = FromHex(op.Named("salt-bytes", ""));
+    return scope;
+  }
+  static uint32_t MustCompute(Operation& op) {
+    const std::string text = op.Named("must", "none");
+    return text == "none" ? KVC_COMPUTE_NOTHING : static_cast<uint32_t>(Number(text));
+  }
+  uint64_t StreamId(const std::string& name) {
+    for (const auto& [known, id] : streams_) {
+      if (known == name) return id;
+    }
+    Bad("no device stream is called " + name);
+  }
+  std::string StreamName(uint64_t id) {
+    for (const auto& [known, known_id] : streams_) {
+      if (known_id == id) return known;
+    }
+    return "several";  // fences that the library has joined into one
+  }
+  Named Sequence(const std::string& name) {
+    if (name[0] == '#') {
+      Named raw;
+      raw.id = Number(name.substr(1));
+      return raw;
+    }
+    const auto at = sequences_.find(name);
+    if (at == sequences_.end()) Bad("no sequence is called " + name);
+    return at->second;
+  }
+
+  std::string Waits(const kvc_fence* fences, uint32_t count) {
+    std::string text;
+    // In the order of the streams' creation.
+    for (const auto& [name, id] : streams_) {
+      for (uint32_t i = 0; i < count; ++i) {
+        if (fences[i].device_stream == id) text += " " + name;
+      }
+    }
+    for (uint32_t i = 0; i < count; ++i) {
+      if (StreamName(fences[i].device_stream) == "several") text += " several";
+    }
+    return text.empty() ? "" : ", waits for" + text;
+  }
+
+  std::string Create(Operation& op) {
+    const std::string name = op.Next();
+    const std::vector<uint32_t> tokens = Tokens(op.Next());
+    const ScopeSpec scope = Scope(op);
+    const uint32_t must = MustCompute(op);
+    const std::string on = op.Named("on", "");
+    Named made;
+    made.device_stream = on.empty() ? 0 : StreamId(on);
+    const kvc_create_result r = cache_->Create(tokens, scope, must, made.device_stream);
+    if (r.status != KVC_OK) return Line(Status(r.status));
+    if (r.wait_count > KVC_MAX_WAITS) Bad("a script must not need more fences than a result holds");
+    made.id = r.sequence;
+    made.waits.assign(r.waits, r.waits + r.wait_count);
+    sequences_[name] = made;
+    return Line("matched " + std::to_string(r.matched_tokens) + Waits(r.waits, r.wait_count));
+  }
+  std::string Probe(Operation& op) {
+    const std::vector<uint32_t> tokens = Tokens(op.Next());
+    const ScopeSpec scope = Scope(op);
+    const kvc_probe_result r = cache_->Probe(tokens, scope, MustCompute(op));
+    if (r.status != KVC_OK) return Line(Status(r.status));
+    return Line("matched " + std::to_string(r.matched_tokens));
+  }
+  std::string Grow(Operation& op) {
+    const uint64_t id = Sequence(op.Next()).id;
+    const kvc_grow_result r = cache_->Grow(id, Number(op.Next()));
+    if (r.status == KVC_NOT_NOW) {
+      return Line("not now, leaving " + std::to_string(r.leaving_pages));
+    }
+    if (r.status != KVC_OK) return Line(Status(r.status));
+    return Line("added " + std::to_string(r.added_pages) + ", evicted " +
+                std::to_string(r.evicted_blocks));
+  }
+  std::string Commit(Operation& op) {
+    const std::string name = op.Next();
+    const std::vector<uint32_t> tokens = Tokens(op.Next());
+    const kvc_commit_result r = cache_->Commit(Sequence(name).id, tokens.data(), tokens.size());
+    if (r.status != KVC_OK) return Line(Status(r.status));
+    sequences_.at(name).waits.assign(r.waits, r.waits + r.wait_count);
+    std::string text = "stored " + std::to_string(r.stored_blocks) + ", deduplicated " +
+                       std::to_string(r.deduplicated_blocks) + ", committed " +
+                       std::to_string(r.committed_tokens);
+    if (r.first_changed_block != UINT32_MAX) {
+      text += ", changed from " + std::to_string(r.first_changed_block);
+    }
+    return Line(text + Waits(r.waits, r.wait_count));
+  }
+  std::string Release(Operation& op) {
+    std::string text;
+    do {
+      text += (text.empty() ? "" : ", ") + Status(cache_->Release(Sequence(op.Next()).id));
+    } while (op.more());
+    return Line(text);
+  }
+  std::string Info(Operation& op) {
+    kvc_sequence_info info;
+    std::vector<uint32_t> pages;
+    const kvc_status status = cache_->Get(Sequence(op.Next()).id, &info, &pages);
+    if (status != KVC_OK) return Line(Status(status));
+    std::string text = "committed " + std::to_string(info.committed_tokens) + ", matched " +
+                       std::to_string(info.matched_tokens) + ", capacity " +
+                       std::to_string(info.capacity_tokens) + ", pages " +
+                       std::to_string(info.page_count);
+    if (info.device_stream != 0) text += ", on " + StreamName(info.device_stream);
+    if (info.detached != 0) text += ", detached";
+    return Line(text);
+  }
+  // How many leading blocks of two sequences are in the same pages.
+  std::string Shared(Operation& op) {
+    std::vector<uint32_t> a, b;
+    kvc_sequence_info info;
+    cache_->Get(Sequence(op.Next()).id, &info, &a);
+    cache_->Get(Sequence(op.Next()).id, &info, &b);
+    size_t n = 0;
+    while (n < a.size() && n < b.size() && a[n] == b[n]) ++n;
+    return Line(std::to_string(n));
+  }
+
+  std::string NewStream(Operation& op) {
+    uint64_t id = 0;
+    const kvc_status status = kvc_device_stream_create(cache_->manager(), &id, nullptr);
+    const std::string name = op.Next();
+    if (status == KVC_OK) streams_.emplace_back(name, id);
+    return Line(Status(status));
+  }
+  // The sequence's stream waits for the fences that its last create or commit named.
+  std::string Wait(Operation& op) {
+    const Named s = Sequence(op.Next());
+    return Line(Status(kvc_device_stream_wait(cache_->manager(), s.device_stream,
+                                              static_cast<uint32_t>(s.waits.size()), s.waits.data(),
+                                              nullptr)));
+  }
+  // A fake kernel on the sequence's stream that writes one of its pages.
+  std::string Fill(Operation& op) {
+    const Named s = Sequence(op.Next());
+    kvc_sequence_info info;
+    std::vector<uint32_t> pages;
+    cache_->Get(s.id, &info, &pages);
+    const kvc_host_fill fill{pages.at(Number(op.Next())), 0, 1};
+    return Line(
+        Status(kvc_host_enqueue_fill(cache_->manager(), s.device_stream, 1, &fill, nullptr)));
+  }
+  std::string Advance(Operation& op) {
+    const std::string name = op.Next();
+    const uint64_t id = name == "all" ? 0 : StreamId(name);
+    uint64_t executed = 0;
+    const kvc_status status =
+        kvc_host_advance(cache_->manager(), id, Number(op.Next()), &executed, nullptr);
+    if (status != KVC_OK) return Line(Status(status));
+    return Line("executed " + std::to_string(executed));
+  }
+
+  std::string KeyText(const WireKey& key) {
+    if (cache_->options().form == KVC_HASH_BYTES) {
+      std::string text;
+      for (const char c : key) {
+        char hex[3];
+        std::snprintf(hex, sizeof hex, "%02x", static_cast<unsigned>(static_cast<uint8_t>(c)));
+        text += hex;
+      }
+      return text;
+    }
+    uint64_t hash = 0;
+    std::memcpy(&hash, key.data(), sizeof hash);
+    if (cache_->options().form != KVC_HASH_SIGNED64) return std::to_string(hash);
+    return std::to_string(static_cast<int64_t>(hash));
+  }
+  // A block by its tokens, as a stored event has told them.
+  std::string Block(const WireKey& key, bool with_key) {
+    const auto at = names_.find(key);
+    if (at == names_.end()) return "unknown=" + KeyText(key);
+    return with_key ? at->second + "=" + KeyText(key) : at->second;
+  }
+  static std::string BlockName(const uint32_t* tokens, uint32_t count) {
+    std::string text = "[";
+    for (uint32_t i = 0; i < count; ++i) text += (i == 0 ? "" : " ") + std::to_string(tokens[i]);
+    return text + "]";
+  }
+  std::string Events(const kvc_borrowed_batch& batch, bool with_keys) {
+    if (const std::string wrong = mirror_->Apply(batch); !wrong.empty()) Bad(wrong);
+    std::string text;
+    for (uint64_t e = 0; e < batch.event_count; ++e) {
+      const kvc_event& event = batch.events[e];
+      if (event.kind == KVC_EVENT_CLEARED) {
+        text += Line("cleared");
+        continue;
+      }
+      std::string line = "removed:";
+      if (event.kind == KVC_EVENT_STORED) {
+        const WireKey parent = mirror_->ParentOf(batch, e);
+        line = "stored under " + (parent.empty() ? "root" : Block(parent, with_keys)) + ":";
+      }
+      for (uint64_t i = 0; i < event.hash_count; ++i) {
+        const WireKey key = mirror_->KeyOf(batch, event.hash_offset + i);
+        if (event.kind == KVC_EVENT_STORED) {
+          names_[key] =
+              BlockName(batch.tokens + event.token_offset + i * event.block_size, event.block_size);
+        }
+        line += " " + Block(key, with_keys);
+      }
+      if (event.kind == KVC_EVENT_STORED) {
+        const kvc_event_scope& scope = batch.scopes[event.scope];
+        if ((scope.parts & KVC_SCOPE_LORA_ID) != 0) {
+          line += " lora " + std::to_string(scope.lora_id);
+        }
+        if ((scope.parts & KVC_SCOPE_LORA_NAME) != 0) {
+          line +=
+              " name " + std::string(batch.strings + scope.lora_name_offset, scope.lora_name_size);
+        }
+      }
+      text += Line(line);
+    }
+    return text;
+  }
+  std::string Drain(Operation& op) {
+    bool all = false;
+    bool keys = false;
+    while (op.more()) {
+      const std::string word = op.Next();
+      if (word != "all" && word != "keys") Bad("drain " + word);
+      (word == "all" ? all : keys) = true;
+    }
+    const uint64_t events = op.Count("events", 0);
+    const uint64_t blocks = op.Count("blocks", 0);
+    std::string text;
+    uint64_t pending = 0;
+    for (int round = 0; round < (all ? 64 : 1); ++round) {
+      kvc_borrowed_batch batch;
+      const kvc_status status = cache_->Drain(&batch, events, blocks);
+      if (status != KVC_OK) return text + Line(Status(status));
+      pending = batch.pending_blocks;
+      text += Events(batch, keys);
+      if (batch.event_count == 0 && pending == 0 && batch.remaining_bytes == 0) break;
+    }
+    if (text.empty()) text = Line("nothing");
+    if (pending != 0) text += Line("pending " + std::to_string(pending));
+    return text;
+  }
+  std::string Mirror() {
+    const auto resident = cache_->Resident();
+    uint64_t announced = 0;
+    for (const auto& block : resident) announced += block.announced;
+    const std::string wrong = mirror_->Compare(resident, false);
+    return Line("mirror " + std::to_string(mirror_->blocks().size()) + ", announced " +
+                std::to_string(announced) + ", resident " + std::to_string(resident.size()) +
+                (wrong.empty() ? ", equal" : ", different"));
+  }
+
+  std::string Stats() {
+    const kvc_stats s = cache_->Stats();
+    return Line("live " + std::to_string(s.live_pages) + ", cached " +
+                std::to_string(s.cached_pages) + ", free " + std::to_string(s.free_pages) +
+                ", quarantined " + std::to_string(s.quarantined_pages) + "; blocks " +
+                std::to_string(s.blocks) + ", roots " + std::to_string(s.roots) + ", sequences " +
+                std::to_string(s.sequences));
+  }
+  using Counts = std::vector<std::pair<const char*, uint64_t>>;
+  static std::string Nonzero(const Counts& counts) {
+    std::string text;
+    for (const auto& [name, count] : counts) {
+      if (count != 0)
+        text += (text.empty() ? "" : ", ") + std::string(name) + " " + std::to_string(count);
+    }
+    return Line(text.empty() ? "nothing" : text);
+  }
+  std::string Counters() {
+    const kvc_stats s = cache_->Stats();
+    return Nonzero({{"created", s.created_sequences},
+                    {"asked", s.asked_blocks},
+                    {"matched", s.matched_blocks},
+                    {"stored", s.stored_blocks},
+                    {"deduplicated", s.deduplicated_blocks},
+                    {"evicted", s.evicted_blocks},
+                    {"reset", s.reset_blocks},
+                    {"resets", s.resets},
+                    {"not now", s.refused_not_now},
+                    {"never fits", s.refused_never_fits},
+                    {"peak live", s.peak_live_pages}});
+  }
+  std::string StreamStats() {
+    const kvc_stream_stats s = cache_->StreamStats();
+    return Nonzero({{"stored", s.stored_blocks},
+                    {"removed", s.removed_blocks},
+                    {"cleared", s.cleared_blocks},
+                    {"clears", s.clears},
+                    {"deferred", s.deferred_blocks},
+                    {"healed", s.healed_blocks},
+                    {"deferred evicted", s.deferred_evicted_blocks},
+                    {"pending", s.pending_blocks},
+                    {"announced", s.announced_blocks},
+                    {"dropped", s.dropped_events},
+                    {"unannounced removals", s.unannounced_removals},
+                    {"partial", s.partial_blocks_suppressed},
+                    {"superseded", s.superseded_records},
+                    {"drained stored", s.drained_stored_blocks},
+                    {"drained removed", s.drained_removed_blocks}});
+  }
+
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<WireMirror> mirror_;
+  std::map<WireKey, std::string> names_;  // of every block that was ever stored
+  std::map<std::string, Named> sequences_;
+  std::vector<std::pair<std::string, uint64_t>> streams_;
+};
+
+void RunFile(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  ASSERT_TRUE(file) << path;
+  Script script;
+  std::string line;
+  int number = 0;
+  int steps = 0;
+  while (std::getline(file, line)) {
+    ++number;
+    if (line.empty() || line[0] == '#') continue;
+    std::vector<std::pair<int, std::string>> operations;
+    for (; line != "----"; ++number) {
+      ASSERT_FALSE(line.empty()) << path << ":" << number << ": ---- is missing";
+      operations.emplace_back(number, line);
+      ASSERT_TRUE(std::getline(file, line)) << path << ":" << number << ": ---- is missing";
+    }
+    std::string expected;
+    while (std::getline(file, line)) {
+      ++number;
+      if (line.empty()) break;
+      expected += line + "\n";
+    }
+    std::string got;
+    for (const auto& [at, text] : operations) {
+      try {
+        got += script.Run(text);
+      } catch (const std::exception& e) {
+        FAIL() << path << ":" << at << ": " << text << ": " << e.what();
+      }
+    }
+    ASSERT_EQ(got, expected) << path << ":" << operations.front().first << ": "
+                             << operations.front().second;
+    ++steps;
+  }
+  EXPECT_GT(steps, 0) << path << " tests nothing";
+}
+
+TEST(Scripts, All) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("tests/scripts")) {
+    if (entry.path().extension() != ".txt") continue;
+    SCOPED_TRACE(entry.path().string());
+    RunFile(entry.path());
+    ++files;
+  }
+  EXPECT_GE(files, 12) << "scripts are missing";
+}
+
+}  // namespace

@@ -1,0 +1,249 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Eight threads on one manager through the C ABI: create, grow, commit, release,
+// probe, reset, drain and device work, all at once. Under ThreadSanitizer it
+// finds races; everywhere it shows that each call is atomic: afterwards the
+// invariants hold, and a mirror made of the drained events is the resident set.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kvcast/kvcast.h"
+#include "tests/native/abi_support.h"
+
+namespace {
+
+using kvcast::testing::Cache;
+using kvcast::testing::CacheOptions;
+using kvcast::testing::EnvNumber;
+using kvcast::testing::PromptList;
+using kvcast::testing::WireMirror;
+
+// Starts all of them at once; a watchdog ends a run that hangs, with a name.
+void Together(const std::vector<std::function<void()>>& work) {
+  std::atomic<size_t> ready{0};
+  std::atomic<bool> done{false};
+  std::thread watchdog([&done] {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(240);
+    while (!done && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    if (!done) {
+      std::fprintf(stderr, "threads_test: still running after 240 s\n");
+      std::abort();
+    }
+  });
+  std::vector<std::thread> threads;
+  for (const auto& body : work) {
+    threads.emplace_back([&ready, &work, &body] {
+      ++ready;
+      while (ready < work.size()) std::this_thread::yield();
+      body();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  done = true;
+  watchdog.join();
+}
+
+// One engine: requests on a device stream of its own. Prompts of few distinct
+// tokens, so that all engines meet in the same blocks.
+class Engine {
+ public:
+  Engine(kvc_manager* manager, uint64_t seed, int requests, bool with_stream)
+      : manager_(manager), random_(seed), requests_(requests), with_stream_(with_stream) {}
+
+  void Run() {
+    if (with_stream_) {
+      ASSERT_EQ(kvc_device_stream_create(manager_, &stream_, nullptr), KVC_OK);
+    }
+    for (int i = 0; i < requests_; ++i) {
+      Request();
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+    if (with_stream_) {
+      ASSERT_EQ(kvc_device_stream_destroy(manager_, stream_, nullptr), KVC_OK);
+    }
+  }
+
+ private:
+  uint64_t Pick(uint64_t n) { return random_() % n; }
+
+  void Request() {
+    // Two prompts in one call, and a batch for everything that follows.
+    constexpr uint32_t kPrompts = 2;
+    PromptList prompts;
+    std::vector<uint32_t> tokens[kPrompts];
+    kvcast::testing::ScopeSpec scope;
+    if (Pick(4) == 0) scope.lora_name = "adapter";
+    for (auto& list : tokens) {
+      for (uint64_t i = Pick(40); i > 0; --i) list.push_back(static_cast<uint32_t>(Pick(2)));
+      prompts.Add(list, scope, 0, stream_);
+    }
+    kvc_create_result made[kPrompts]{};
+    ASSERT_EQ(prompts.Create(manager_, made, nullptr), KVC_OK);
+    for (uint32_t i = 0; i < kPrompts; ++i) {
+      if (made[i].status == KVC_NOT_NOW) continue;
+      ASSERT_EQ(made[i].status, KVC_OK);
+      const uint64_t id = made[i].sequence;
+      if (stream_ != 0) Wait(made[i].waits, made[i].wait_count);
+      const kvc_grow_item grow{id, tokens[i].size()};
+      kvc_grow_result grown{};
+      ASSERT_EQ(kvc_sequences_grow(manager_, 1, &grow, &grown, nullptr), KVC_OK);
+      if (grown.status == KVC_OK) {
+        if (stream_ != 0) Kernels(id);
+        const kvc_commit_item commit{id, made[i].matched_tokens,
+                                     tokens[i].size() - made[i].matched_tokens};
+        kvc_commit_result committed{};
+        ASSERT_EQ(kvc_sequences_commit(manager_, 1, &commit, tokens[i].data(), tokens[i].size(),
+                                       &committed, nullptr),
+                  KVC_OK);
+        ASSERT_EQ(committed.status, KVC_OK);
+        if (stream_ != 0) Wait(committed.waits, committed.wait_count);
+      } else {
+        ASSERT_TRUE(grown.status == KVC_NOT_NOW || grown.status == KVC_NEVER_FITS)
+            << kvc_status_name(grown.status);
+      }
+      kvc_status released[2];
+      const uint64_t ids[2] = {id, id};
+      ASSERT_EQ(kvc_sequences_release(manager_, 2, ids, released, nullptr), KVC_OK);
+      ASSERT_EQ(released[0], KVC_OK);
+      ASSERT_EQ(released[1], KVC_STALE_HANDLE);
+    }
+  }
+
+  void Wait(const kvc_fence* fences, uint32_t count) {
+    count = std::min<uint32_t>(count, KVC_MAX_WAITS);
+    ASSERT_EQ(kvc_device_stream_wait(manager_, stream_, count, fences, nullptr), KVC_OK);
+  }
+  void Kernels(uint64_t id) {
+    uint32_t pages[64];
+    uint32_t written = 0;
+    kvc_sequence_info info;
+    ASSERT_EQ(kvc_sequence_get(manager_, id, 0, 64, pages, &written, &info, nullptr), KVC_OK);
+    const auto first = static_cast<uint32_t>(info.committed_tokens / 2);
+    for (uint32_t i = first; i < written; ++i) {
+      const kvc_host_fill fill{pages[i], 0, random_()};
+      ASSERT_EQ(kvc_host_enqueue_fill(manager_, stream_, 1, &fill, nullptr), KVC_OK);
+    }
+    if (Pick(2) == 0) {
+      uint64_t executed = 0;
+      ASSERT_EQ(kvc_host_advance(manager_, stream_, Pick(20), &executed, nullptr), KVC_OK);
+    }
+  }
+
+  kvc_manager* manager_;
+  std::mt19937_64 random_;
+  int requests_;
+  bool with_stream_;
+  uint64_t stream_ = 0;
+};
+
+TEST(Threads, EightAtOnce) {
+  const uint64_t seed = EnvNumber("KVC_SEED", 17);
+  const int requests =
+      static_cast<int>(EnvNumber("KVC_REQUESTS", kvcast::testing::kSanitized ? 600 : 4000));
+  for (const uint32_t entries : {1u, 16u, 50000u}) {
+    SCOPED_TRACE("seed " + std::to_string(seed) + ", entries " + std::to_string(entries));
+    CacheOptions options;
+    options.block = 2;
+    options.pages = 96;
+    options.sequences = 16;
+    options.entries = entries;
+    options.seed = seed;
+    Cache cache(options);
+    kvc_manager* manager = cache.manager();
+    WireMirror mirror(options.form, options.block);
+    std::atomic<int> running{4};
+
+    std::vector<std::function<void()>> work;
+    for (uint64_t engine = 0; engine < 4; ++engine) {
+      work.emplace_back([&, engine] {
+        Engine(manager, seed + engine, requests, engine % 2 == 0).Run();
+        --running;
+      });
+    }
+    // A router's probes.
+    work.emplace_back([&] {
+      std::mt19937_64 random(seed + 10);
+      do {
+        PromptList prompts;
+        for (int i = 0; i < 3; ++i) {
+          std::vector<uint32_t> tokens(60);
+          for (uint32_t& token : tokens) token = static_cast<uint32_t>(random() % 2);
+          prompts.Add(tokens, {}, 0, 0);
+        }
+        kvc_probe_result results[3];
+        ASSERT_EQ(prompts.Probe(manager, results, nullptr), KVC_OK);
+        for (const auto& result : results) ASSERT_EQ(result.status, KVC_OK);
+      } while (running > 0);
+    });
+    // The drainer builds the mirror.
+    uint64_t batches = 0;
+    work.emplace_back([&] {
+      std::mt19937_64 random(seed + 11);
+      do {
+        kvc_borrowed_batch batch;
+        ASSERT_EQ(cache.Drain(&batch, random() % 5, random() % 50), KVC_OK);
+        ASSERT_EQ(mirror.Apply(batch), "");
+        if (batch.event_count == 0) std::this_thread::yield();
+        ++batches;
+      } while (running > 0);
+    });
+    // Resets, statistics and the whole check.
+    work.emplace_back([&] {
+      std::mt19937_64 random(seed + 12);
+      do {
+        if (random() % 16 == 0) {
+          ASSERT_EQ(kvc_manager_reset(manager, nullptr), KVC_OK);
+        }
+        ASSERT_EQ(cache.Check(), "");
+        const kvc_stats stats = cache.Stats();
+        ASSERT_EQ(stats.live_pages + stats.cached_pages + stats.free_pages +
+                      stats.quarantined_pages + stats.leaving_pages,
+                  stats.total_pages);
+        (void)cache.StreamStats();
+        for (int i = 0; i < 20; ++i) std::this_thread::yield();
+      } while (running > 0);
+    });
+    // The device does its work beside all this.
+    work.emplace_back([&] {
+      uint64_t executed = 0;
+      do {
+        ASSERT_EQ(kvc_host_advance(manager, 0, 3, &executed, nullptr), KVC_OK);
+        std::this_thread::yield();
+      } while (running > 0);
+      ASSERT_EQ(kvc_host_advance(manager, 0, UINT64_MAX, &executed, nullptr), KVC_OK);
+    });
+    Together(work);
+    if (HasFailure()) return;
+
+    EXPECT_EQ(kvcast::testing::Quiet(cache, mirror), "");
+    const kvc_stats stats = cache.Stats();
+    EXPECT_EQ(stats.sequences, 0u);
+    EXPECT_EQ(stats.live_pages, 0u);
+    EXPECT_EQ(stats.quarantined_pages, 0u) << "the device has done everything";
+    // It must have been worth it.
+    EXPECT_GT(stats.evicted_blocks, 0u);
+    EXPECT_GT(stats.deduplicated_blocks + stats.matched_blocks, 0u);
+    EXPECT_GT(stats.resets, 0u);
+    const kvc_stream_stats told = cache.StreamStats();
+    EXPECT_GT(told.drained_stored_blocks, 0u);
+    if (entries == 1) {
+      EXPECT_GT(told.healed_blocks, 0u);
+    }
+  }
+}
+
+}  // namespace
