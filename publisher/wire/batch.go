@@ -104,11 +104,11 @@ const (
 	KindCleared
 )
 
-// Field names a part of an event; a KeySet is a set of them.
-type (
-	Field  uint8
-	KeySet uint32
-)
+// Field names a part of an event.
+type Field uint8
+
+// KeySet is a set of Fields.
+type KeySet uint32
 
 // The fields of all event types, in the order of the contract.
 const (

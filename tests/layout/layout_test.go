@@ -214,6 +214,87 @@ func TestRulesBite(t *testing.T) {
 		{"Go file that does not parse", []edit{{"cgo/x.go", "", header + "package\n"}}, []string{
 			"cgo/x.go: cgo/x.go:3:9: expected 'IDENT', found 'EOF'"}},
 
+		// Doc comments.
+		{"names without comments", []edit{{"bindings/x.go", "", header + `
+package bindings
+
+type T struct{ F int }
+
+type G[P any] struct{}
+
+type I interface {
+	M()
+	m()
+}
+
+func New() T { return T{} }
+
+func (t *T) Method() {}
+
+func (g G[P]) Method() {}
+
+const A, b = 1, 2
+
+var (
+	V = 1
+)
+
+//go:noinline
+func Directive() {}
+
+type (
+	InGroup int
+)
+`}}, []string{
+			"bindings/x.go:6: type T has no doc comment",
+			"bindings/x.go:8: type G has no doc comment",
+			"bindings/x.go:10: type I has no doc comment",
+			"bindings/x.go:11: method I.M has no doc comment",
+			"bindings/x.go:15: function New has no doc comment",
+			"bindings/x.go:17: method T.Method has no doc comment",
+			"bindings/x.go:19: method G.Method has no doc comment",
+			"bindings/x.go:21: const A has no doc comment",
+			"bindings/x.go:24: var V has no doc comment",
+			"bindings/x.go:28: function Directive has no doc comment",
+			"bindings/x.go:31: type InGroup has no doc comment"}},
+		{"names with comments, and names that need none", []edit{{"bindings/x.go", "", header + `
+package bindings
+
+// T is a type.
+type T struct{ F int }
+
+// Method does.
+func (t *T) Method() {}
+
+type hidden struct{}
+
+func (hidden) Method() {}
+
+func hide() {}
+
+// What can be.
+const (
+	A = 1
+	B = 2
+)
+
+var V = 1 // a value
+
+type (
+	// InGroup is a type.
+	InGroup int
+	Other   int // another
+)
+
+// I is an interface.
+type I interface {
+	error
+	M() // does
+	m()
+}
+`}, {"bindings/x_test.go", "", header + "\npackage bindings\n\nfunc Helper() {}\n"},
+			{"tests/x/x.go", "", header + "\npackage x\n\nfunc Helper() {}\n"}}, nil},
+
 		// C and unsafe.
 		{"C in bindings", newGo("bindings/x.go", "C"), []string{
 			"bindings/x.go: imports \"C\" outside native, sink, cuda and cgo"}},
@@ -223,6 +304,14 @@ func TestRulesBite(t *testing.T) {
 			"publisher/wire/x.go: imports \"C\" outside native, sink, cuda and cgo"}},
 		{"unsafe in bindings", newGo("bindings/x.go", "unsafe"), []string{
 			"bindings/x.go: imports unsafe outside native, sink, cuda and cgo"}},
+		{"sizes and more in bindings", []edit{{"bindings/x.go", "", header + "\npackage p\n\nimport \"unsafe\"\n\n" +
+			"const size = unsafe.Sizeof(0)\n\nvar p = unsafe.Pointer(nil)\n"}}, []string{
+			"bindings/x.go: imports unsafe outside native, sink, cuda and cgo"}},
+		{"sizes in bindings, by another name", []edit{{"bindings/x.go", "", header + "\npackage p\n\nimport u \"unsafe\"\n\n" +
+			"const size = u.Sizeof(0)\n"}}, []string{
+			"bindings/x.go: imports unsafe outside native, sink, cuda and cgo"}},
+		{"sizes in bindings are fine", []edit{{"bindings/x.go", "", header + "\npackage p\n\nimport \"unsafe\"\n\n" +
+			"const size = unsafe.Sizeof(0)\n"}}, nil},
 		{"unsafe in a test is fine", newGo("bindings/x_test.go", "unsafe"), nil},
 
 		// Licences.
