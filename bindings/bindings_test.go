@@ -697,7 +697,8 @@ func TestQuarantineOfTwoStreams(t *testing.T) {
 	}
 }
 
-// TestManyStreams: pages of more streams than a result can name are joined.
+// TestManyStreams: a sequence is told the fences of all streams, also of more
+// than a result names by itself.
 func TestManyStreams(t *testing.T) {
 	m := newManager(t, bindings.Config{CapacityBlocks: 16, PageBytes: 8})
 	const streams = 7
@@ -720,7 +721,7 @@ func TestManyStreams(t *testing.T) {
 	}
 	q := open(t, m, bindings.Prompt{MustCompute: bindings.ComputeNothing, Tokens: all})
 	waits := q.Waits(nil)
-	if q.MatchedTokens() != len(all) || len(waits) == 0 || len(waits) > 4 {
+	if q.MatchedTokens() != len(all) || len(waits) != streams {
 		t.Fatalf("matched %d, waits %v", q.MatchedTokens(), waits)
 	}
 	done := make([]bool, len(waits))

@@ -41,7 +41,7 @@ func (s *scratch) setFences(fences []Fence) {
 	}
 }
 
-// NewDeviceStream makes a stream of the manager's device; at most 62 exist at
+// NewDeviceStream makes a stream of the manager's device; at most 63 exist at
 // once. Ids are never reused.
 func (m *Manager) NewDeviceStream() (DeviceStream, error) {
 	const op = "new device stream"
@@ -58,7 +58,8 @@ func (m *Manager) NewDeviceStream() (DeviceStream, error) {
 }
 
 // DestroyDeviceStream ends a stream without running or waiting for anything:
-// its remaining work is executed later, its fences stay valid.
+// its remaining work is executed later, its fences stay valid. ErrBusy while a
+// sequence runs on it.
 func (m *Manager) DestroyDeviceStream(stream DeviceStream) error {
 	const op = "destroy device stream"
 	if err := m.enter(op); err != nil {

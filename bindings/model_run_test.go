@@ -442,10 +442,7 @@ func (l *lockstep) growTo(s *mSequence, capacity int) bool {
 	l.same("grow", r.Err, want.err)
 	l.equal("added pages", r.AddedPages, want.added)
 	l.equal("evicted blocks", r.EvictedBlocks, want.evicted)
-	if r.LeavingPages < want.leavingMin || r.LeavingPages > want.leavingMax {
-		l.t.Fatalf("%d leaving pages, the model says %d to %d", r.LeavingPages, want.leavingMin,
-			want.leavingMax)
-	}
+	l.equal("leaving pages", r.LeavingPages, want.leaving)
 	l.sequence(s)
 	return r.Err == nil
 }

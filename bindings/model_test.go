@@ -386,7 +386,7 @@ type mGrow struct {
 	err            error
 	added, evicted int
 	// NotNow: bounds of the number of pages in the way.
-	leavingMin, leavingMax int
+	leaving int
 	// Blocks that went, children before parents.
 	victims []*mBlock
 }
@@ -412,7 +412,6 @@ func (m *model) grow(s *mSequence, capacityTokens int) mGrow {
 	// From the list's head, skipping what is guarded by another stream's
 	// fences and what still has children.
 	var victims []*mBlock
-	busy := 0
 	gone := map[*mBlock]int{}
 	for _, b := range m.lru {
 		if len(victims) == demand {
@@ -422,7 +421,6 @@ func (m *model) grow(s *mSequence, capacityTokens int) mGrow {
 			continue
 		}
 		if !m.usableBy(b.page.ready, s.stream) || !m.usableBy(b.page.used, s.stream) {
-			busy++
 			continue
 		}
 		victims = append(victims, b)
@@ -432,8 +430,9 @@ func (m *model) grow(s *mSequence, capacityTokens int) mGrow {
 	}
 	if len(victims) < demand {
 		m.refusedNotNow++
-		leaving := len(m.quarantine) - own
-		return mGrow{err: bindings.ErrNotNow, leavingMin: leaving, leavingMax: leaving + busy}
+		// All that nobody holds and that cannot be had is kept by fences.
+		leaving := len(m.lru) - len(victims) + len(m.quarantine) - own
+		return mGrow{err: bindings.ErrNotNow, leaving: leaving}
 	}
 	// Pages that only this stream can use come first, those with the oldest
 	// fences before the others, then free ones, then those of the victims.

@@ -83,7 +83,8 @@ type GrowResult struct {
 	Err           error
 	AddedPages    int
 	EvictedBlocks int
-	// LeavingPages, with ErrNotNow, wait for fences that have not been reached.
+	// LeavingPages, with ErrNotNow: pages that nobody holds, but that fences keep
+	// from this sequence's stream, directly or through a block built on theirs.
 	LeavingPages int
 }
 
@@ -144,7 +145,7 @@ func (m *Manager) Create(prompts []Prompt, out []CreateResult) error {
 		}
 		o.MatchedTokens = int(r.MatchedTokens)
 		o.Sequence = Sequence{m: m, id: SequenceID(r.Sequence), matched: o.MatchedTokens}
-		o.Waits = appendFences(o.Waits, r.Waits[:r.WaitCount])
+		o.Waits = m.appendWaits(o.Waits, r.Sequence, r.WaitCount, &r.Waits, sc)
 	}
 	return nil
 }
@@ -267,9 +268,24 @@ func (m *Manager) Commit(items []CommitItem, out []CommitResult) error {
 			out[i].FirstChangedBlock = int(r.FirstChangedBlock)
 		}
 		out[i].CommittedTokens = int(r.CommittedTokens)
-		out[i].Waits = appendFences(waits, r.Waits[:r.WaitCount])
+		out[i].Waits = m.appendWaits(waits, sc.commit[i].Sequence, r.WaitCount, &r.Waits, sc)
 	}
 	return nil
+}
+
+// appendWaits appends the fences of a result; what does not fit it is asked for.
+func (m *Manager) appendWaits(dst []Fence, id uint64, count uint32,
+	first *[cgo.MaxWaits]cgo.Fence, sc *scratch) []Fence {
+	if count <= cgo.MaxWaits {
+		return appendFences(dst, first[:count])
+	}
+	sc.fences = sized(sc.fences, int(count))
+	n, s := m.raw.SequenceWaits(id, sc.fences, &sc.err)
+	if s != cgo.OK {
+		// Closed by somebody else meanwhile: then nobody has to wait.
+		return dst
+	}
+	return appendFences(dst, sc.fences[:n])
 }
 
 // Release closes sequences. Their committed blocks stay reusable; other pages
@@ -363,15 +379,14 @@ type Sequence struct {
 	m       *Manager
 	id      SequenceID
 	matched int
-	waits   [cgo.MaxWaits]Fence
-	waiting int
+	waits   []Fence
 }
 
 // Open opens one sequence.
 func (m *Manager) Open(p Prompt) (*Sequence, error) {
 	s := new(Sequence)
 	prompts := [1]Prompt{p}
-	out := [1]CreateResult{{Waits: s.waits[:0]}}
+	var out [1]CreateResult
 	if err := m.Create(prompts[:], out[:]); err != nil {
 		return nil, err
 	}
@@ -379,7 +394,7 @@ func (m *Manager) Open(p Prompt) (*Sequence, error) {
 		return nil, out[0].Err
 	}
 	s.m, s.id, s.matched = m, out[0].Sequence.id, out[0].MatchedTokens
-	s.waiting = len(out[0].Waits)
+	s.waits = out[0].Waits
 	return s, nil
 }
 
@@ -391,7 +406,7 @@ func (s Sequence) MatchedTokens() int { return s.matched }
 
 // Waits appends the fences that Open returned to dst. (Create reports them in
 // its results.)
-func (s Sequence) Waits(dst []Fence) []Fence { return append(dst, s.waits[:s.waiting]...) }
+func (s Sequence) Waits(dst []Fence) []Fence { return append(dst, s.waits...) }
 
 // Grow gives the sequence room.
 func (s Sequence) Grow(capacityTokens int) (GrowResult, error) {

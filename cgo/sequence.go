@@ -26,7 +26,7 @@ import "unsafe"
 
 // Limits and marks of the ABI.
 const (
-	// MaxWaits is the most fences that one result names.
+	// MaxWaits is how many fences a result names itself; SequenceWaits has all.
 	MaxWaits = C.KVC_MAX_WAITS
 	// NoScope in Prompt.Scope stands for the empty scope.
 	NoScope uint32 = C.KVC_NO_SCOPE
@@ -178,6 +178,15 @@ func (m Manager) SequencesRelease(sequences []uint64, results []Status, err *Err
 	return Status(C.kvc_sequences_release(m.c, C.uint32_t(len(sequences)),
 		(*C.uint64_t)(unsafe.SliceData(sequences)),
 		(*C.kvc_status)(unsafe.Pointer(unsafe.SliceData(results))), err.c()))
+}
+
+// SequenceWaits reads all fences that the last create or commit of a sequence
+// named, and returns their number (at most 63) also when fences is too short.
+func (m Manager) SequenceWaits(sequence uint64, fences []Fence, err *Error) (int, Status) {
+	var count C.uint32_t
+	s := C.kvc_sequence_waits(m.c, C.uint64_t(sequence), C.uint32_t(len(fences)),
+		(*C.kvc_fence)(unsafe.Pointer(unsafe.SliceData(fences))), &count, err.c())
+	return int(count), Status(s)
 }
 
 // SequenceGet reads a sequence's pages from firstBlock on into pages and

@@ -28,7 +28,6 @@ static_assert(sizeof(kvc_sequence_info) == 40);
 static_assert(sizeof(kvc_stats) == 8 + 22 * 8);
 static_assert(sizeof(kvc_resident_block) == 48 && offsetof(kvc_resident_block, digest) == 16);
 static_assert(sizeof(kvc_host_fill) == 16);
-static_assert(KVC_MAX_WAITS == kvcast::FencePool::kMax);
 
 struct kvc_manager {
   explicit kvc_manager(const kvc_config& config, std::shared_ptr<kvcast::EventSink> sink)
@@ -39,6 +38,7 @@ struct kvc_manager {
 namespace {
 namespace capi {
 
+using kvcast::ClearError;
 using kvcast::Error;
 using kvcast::Fail;
 using kvcast::Guard;
@@ -50,13 +50,6 @@ void Require(bool condition, const char* message) {
 template <typename T>
 void RequireArray(const T* array, uint64_t count, const char* message) {
   Require(array != nullptr || count == 0, message);
-}
-
-void ClearError(kvc_error* error) {
-  if (error == nullptr) return;
-  error->status = KVC_OK;
-  error->system_code = 0;
-  error->message[0] = '\0';
 }
 
 // Copies the part of a caller's struct that both sides know. An older caller
@@ -138,6 +131,7 @@ const char* kvc_status_name(kvc_status status) KVC_NOEXCEPT {
 }
 
 void kvc_live_handles_get(kvc_live_handles* out) KVC_NOEXCEPT {
+  if (out == nullptr) return;
   const kvcast::LiveHandles& live = kvcast::live_handles();
   out->managers = live.managers.load();
   out->sequences = live.sequences.load();
@@ -145,6 +139,7 @@ void kvc_live_handles_get(kvc_live_handles* out) KVC_NOEXCEPT {
 }
 
 void kvc_config_init(kvc_config* config) KVC_NOEXCEPT {
+  if (config == nullptr) return;
   *config = {};
   config->struct_size = sizeof *config;
   config->device = KVC_DEVICE_HOST;
@@ -155,7 +150,7 @@ void kvc_config_init(kvc_config* config) KVC_NOEXCEPT {
 
 kvc_status kvc_manager_create(const kvc_config* config, kvc_stream* stream, kvc_manager** out,
                               kvc_error* error) KVC_NOEXCEPT {
-  capi::ClearError(error);
+  kvcast::ClearError(error);
   return capi::Guard(error, [&]() -> kvc_status {
     capi::Require(out != nullptr, "out is NULL");
     kvc_config mine;
@@ -181,7 +176,7 @@ kvc_status kvc_manager_create(const kvc_config* config, kvc_stream* stream, kvc_
 }
 
 kvc_status kvc_manager_destroy(kvc_manager* manager, kvc_error* error) KVC_NOEXCEPT {
-  capi::ClearError(error);
+  kvcast::ClearError(error);
   if (manager == nullptr) return KVC_OK;
   return capi::Guard(error, [&]() -> kvc_status {
     if (manager->core.open_sequences() != 0) {
@@ -253,6 +248,15 @@ kvc_status kvc_sequences_release(kvc_manager* manager, uint32_t count, const uin
   });
 }
 
+kvc_status kvc_sequence_waits(kvc_manager* manager, uint64_t sequence, uint32_t capacity,
+                              kvc_fence* fences, uint32_t* count, kvc_error* error) KVC_NOEXCEPT {
+  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+    capi::RequireArray(fences, capacity, "fences[] is NULL");
+    capi::Require(count != nullptr, "count is NULL");
+    return core.Waits(sequence, capacity, fences, count, error);
+  });
+}
+
 kvc_status kvc_sequence_get(kvc_manager* manager, uint64_t sequence, uint32_t first_block,
                             uint32_t capacity, uint32_t* pages, uint32_t* written,
                             kvc_sequence_info* info, kvc_error* error) KVC_NOEXCEPT {
@@ -273,6 +277,7 @@ kvc_status kvc_manager_reset(kvc_manager* manager, kvc_error* error) KVC_NOEXCEP
 }
 
 void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT {
+  if (stats == nullptr) return;
   *stats = {};
   stats->struct_size = sizeof *stats;
 }

@@ -72,12 +72,17 @@ const char* Manager::CheckPages(uint32_t* where) {
       ++fence_refs[set];
     }
   }
+  for (const Sequence& seq : sequences_) {
+    if (seq.waits == 0) continue;
+    if (seq.waits >= fence_refs.size()) fence_refs.resize(size_t{seq.waits} + 1, 0);
+    ++fence_refs[seq.waits];
+  }
   *where = kNil;
   size_t sets = 0;
   for (FenceSetId set = 1; set < fence_refs.size(); ++set) {
     if (fence_refs[set] == 0) continue;
     ++sets;
-    if (fences_.Get(set).refs != fence_refs[set]) return "a set of fences is miscounted";
+    if (fences_.refs(set) != fence_refs[set]) return "a set of fences is miscounted";
   }
   if (sets != fences_.live()) return "a set of fences has leaked";
   if (states[0] != pages_.free() || states[1] != pages_.live() || states[2] != pages_.cached() ||
@@ -100,8 +105,7 @@ const char* Manager::CheckPages(uint32_t* where) {
       }
       const PageId before = pages_[id].prev;
       if (list != 0 && before != kNil &&
-          fences_.Get(pages_[before].used).fences[0].position >
-              fences_.Get(pages_[id].used).fences[0].position) {
+          fences_.FirstPosition(pages_[before].used) > fences_.FirstPosition(pages_[id].used)) {
         return "a quarantine is not in the order of its fences";
       }
     }
@@ -259,6 +263,7 @@ const char* Manager::CheckSequences(uint32_t* where) {
 kvc_status Manager::Check(kvc_error* error) {
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   pages_.Poll();
+  pages_.PollShared();
   uint32_t where = kNil;
   const char* wrong = CheckPages(&where);
   if (wrong == nullptr) wrong = CheckNodes(&where);
@@ -280,24 +285,31 @@ kvc_status Manager::Resident(kvc_hash_form form, uint64_t capacity, kvc_resident
   std::vector<Copy> copies;
   std::vector<uint32_t> tokens;
   std::vector<Scope> scopes;
-  uint64_t living = 0;
-  {
+  // Memory is taken and touched without the lock; under it there is only the
+  // copying. If the tree has outgrown it meanwhile, again with more.
+  for (size_t nodes = 0, roots = 0;;) {
+    copies.resize(nodes);
+    tokens.resize(nodes * block_size_);
+    scopes.resize(roots);
     std::shared_lock<WriterFirstMutex> lock(mutex_);
-    living = tree_.size();
-    if (living > capacity) {
-      *count = living;
+    if (tree_.size() > capacity) {
+      *count = tree_.size();
       return Fail(error, KVC_INVALID_ARGUMENT, "blocks[] is too small for the resident set");
     }
+    if (tree_.high_water() > nodes || tree_.root_slots() > roots) {
+      nodes = tree_.high_water();
+      roots = tree_.root_slots();
+      continue;
+    }
     copies.resize(tree_.high_water());
-    tokens.resize(size_t{tree_.high_water()} * block_size_);
-    scopes.resize(tree_.root_slots());
-    for (NodeId id = 0; id < tree_.high_water(); ++id) {
+    for (NodeId id = 0; id < copies.size(); ++id) {
       const Node& n = tree_.node(id);
       copies[id] = {n.parent, n.announce == Announce::kAnnounced ? 1u : 0u, 0, 0};
       std::memcpy(&tokens[size_t{id} * block_size_], tree_.tokens(id),
                   size_t{block_size_} * sizeof(uint32_t));
     }
-    for (RootId id = 0; id < scopes.size(); ++id) scopes[id] = tree_.root(id).scope;
+    for (RootId id = 0; id < tree_.root_slots(); ++id) scopes[id] = tree_.root(id).scope;
+    break;
   }
   uint64_t written = 0;
   std::vector<NodeId> path;

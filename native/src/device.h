@@ -19,10 +19,8 @@ struct Fence {
   uint64_t position = 0;
 };
 
-// Slot 0 is the host itself: nothing is ever outstanding on it. The last slot
-// belongs to the core, which joins fences of many streams there.
+// Slot 0 is the host itself: nothing is ever outstanding on it.
 inline constexpr uint32_t kDeviceSlots = 64;
-inline constexpr uint32_t kJoinSlot = kDeviceSlots - 1;
 
 // Called under the manager's lock: implementations must not wait, and take no
 // lock that is held while work runs on another thread for long.
@@ -41,6 +39,10 @@ class Device {
   [[nodiscard]] virtual bool Reached(uint32_t slot, uint64_t position) const = 0;
   // Everything submitted so far, reached or not: the largest legal position.
   [[nodiscard]] virtual uint64_t Submitted(uint32_t slot) const = 0;
+  // Streams with fences outstanding.
+  [[nodiscard]] virtual uint32_t BusyStreams() const = 0;
+  // Grows whenever a fence may have been reached.
+  [[nodiscard]] virtual uint64_t Progress() const = 0;
   // Later work of `slot` waits for `fence`.
   virtual void Wait(uint32_t slot, Fence fence) = 0;
 

@@ -5,33 +5,63 @@
 
 namespace kvcast {
 
-void FencePool::Reserve(size_t count) {
-  if (free_count_ >= count) return;
-  const size_t needed = sets_.size() + (count - free_count_);
-  if (needed > sets_.capacity()) sets_.reserve(needed + sets_.capacity());
+void FencePool::Reserve(size_t sets) {
+  const size_t wanted = sets * PiecesPerSet();
+  if (free_count_ >= wanted) return;
+  const size_t needed = pieces_.size() + (wanted - free_count_);
+  if (needed > pieces_.capacity()) pieces_.reserve(needed + pieces_.capacity());
 }
 
-FenceSetId FencePool::Take() {
-  ++live_;
+FenceSetId FencePool::TakePiece() {
   if (free_ != 0) {
     const FenceSetId id = free_;
-    free_ = sets_[id].count;
+    free_ = pieces_[id].next;
     --free_count_;
-    sets_[id].count = 0;
-    sets_[id].refs = 1;
+    pieces_[id] = Piece{};
     return id;
   }
-  sets_.emplace_back();
-  sets_.back().refs = 1;
-  return static_cast<FenceSetId>(sets_.size() - 1);
+  pieces_.emplace_back();
+  return static_cast<FenceSetId>(pieces_.size() - 1);
 }
 
 FenceSetId FencePool::Single(Fence fence) {
   if (fence.slot == 0 || fence.position == 0) return 0;
-  const FenceSetId id = Take();
-  sets_[id].count = 1;
-  sets_[id].fences[0] = fence;
+  const FenceSetId id = TakePiece();
+  pieces_[id].refs = 1;
+  pieces_[id].count = 1;
+  pieces_[id].fences[0] = fence;
+  ++live_;
   return id;
+}
+
+FenceSetId FencePool::Make(const FenceList& list) {
+  if (list.size() == 0) return 0;
+  // All pieces first: taking one may throw.
+  FenceSetId first = 0;
+  try {
+    for (uint32_t have = 0; have < list.size(); have += kPerPiece) {
+      const FenceSetId piece = TakePiece();
+      pieces_[piece].next = first;
+      first = piece;
+    }
+  } catch (...) {
+    while (first != 0) {
+      const FenceSetId rest = pieces_[first].next;
+      pieces_[first].next = free_;
+      free_ = first;
+      ++free_count_;
+      first = rest;
+    }
+    throw;
+  }
+  FenceSetId at = first;
+  list.ForEach([&](const Fence& fence) {
+    if (pieces_[at].count == kPerPiece) at = pieces_[at].next;
+    pieces_[at].fences[pieces_[at].count++] = fence;
+  });
+  pieces_[first].refs = 1;
+  ++live_;
+  return first;
 }
 
 FenceSetId FencePool::Merge(FenceSetId a, FenceSetId b) {
@@ -42,89 +72,58 @@ FenceSetId FencePool::Merge(FenceSetId a, FenceSetId b) {
   // The common case: a later fence of the same stream takes the older one's place.
   const uint32_t slot = SingleSlot(a);
   if (slot != 0 && slot == SingleSlot(b)) {
-    const bool a_later = sets_[a].fences[0].position >= sets_[b].fences[0].position;
+    const bool a_later = FirstPosition(a) >= FirstPosition(b);
     Release(a_later ? b : a);
     return a_later ? a : b;
   }
-  WaitList list(device_);
-  list.Add(sets_[a], 0);
-  list.Add(sets_[b], 0);
+  FenceList list;
+  Collect(a, 0, &list);
+  Collect(b, 0, &list);
+  const FenceSetId merged = Make(list);
   Release(a);
   Release(b);
-  Fence fences[kMax];
-  const uint32_t count = list.Finish(fences);
-  if (count == 0) return 0;
-  const FenceSetId id = Take();
-  sets_[id].count = count;
-  for (uint32_t i = 0; i < count; ++i) sets_[id].fences[i] = fences[i];
-  return id;
+  return merged;
 }
 
 FenceSetId FencePool::Prune(FenceSetId id) {
-  Fence waiting[kMax];
+  if (id == 0) return 0;
+  FenceList list;
+  Collect(id, 0, &list);
   uint32_t count = 0;
-  for (uint32_t i = 0; i < sets_[id].count; ++i) {
-    const Fence fence = sets_[id].fences[i];
-    if (!device_.Reached(fence.slot, fence.position)) waiting[count++] = fence;
+  for (FenceSetId piece = id; piece != 0; piece = pieces_[piece].next) {
+    count += pieces_[piece].count;
   }
-  if (id == 0 || count == sets_[id].count) return id;
+  if (list.size() == count) return id;
   // Others may share the set, so it is not changed in place.
-  const FenceSetId pruned = count == 0 ? 0 : Take();
-  for (uint32_t i = 0; i < count; ++i) sets_[pruned].fences[i] = waiting[i];
-  if (count != 0) sets_[pruned].count = count;
+  const FenceSetId pruned = Make(list);
   Release(id);
   return pruned;
 }
 
 void FencePool::Release(FenceSetId id) {
-  if (id == 0 || --sets_[id].refs != 0) return;
-  sets_[id].count = free_;
-  free_ = id;
-  ++free_count_;
+  if (id == 0 || --pieces_[id].refs != 0) return;
   --live_;
+  while (id != 0) {
+    const FenceSetId rest = pieces_[id].next;
+    pieces_[id].next = free_;
+    free_ = id;
+    ++free_count_;
+    id = rest;
+  }
 }
-
-bool FencePool::Reached(FenceSetId id) const { return UsableBy(id, 0); }
 
 bool FencePool::UsableBy(FenceSetId id, uint32_t slot) const {
-  if (id == 0) return true;
-  const Set& set = sets_[id];
-  for (uint32_t i = 0; i < set.count; ++i) {
-    const Fence& fence = set.fences[i];
-    if (fence.slot != slot && !device_.Reached(fence.slot, fence.position)) return false;
-  }
-  return true;
+  bool usable = true;
+  ForEach(id, [&](const Fence& fence) {
+    usable = usable && (fence.slot == slot || device_.Reached(fence.slot, fence.position));
+  });
+  return usable;
 }
 
-void WaitList::Add(const FencePool::Set& set, uint32_t own_slot) {
-  for (uint32_t i = 0; i < set.count; ++i) {
-    const Fence& fence = set.fences[i];
-    if (fence.slot == own_slot || device_.Reached(fence.slot, fence.position)) continue;
-    const uint64_t bit = uint64_t{1} << fence.slot;
-    if ((slots_ & bit) == 0 || position_[fence.slot] < fence.position) {
-      position_[fence.slot] = fence.position;
-    }
-    slots_ |= bit;
-  }
-}
-
-uint32_t WaitList::Finish(Fence out[FencePool::kMax]) {
-  uint32_t count = 0;
-  if (__builtin_popcountll(slots_) <= static_cast<int>(FencePool::kMax)) {
-    for (uint64_t rest = slots_; rest != 0; rest &= rest - 1) {
-      const auto slot = static_cast<uint32_t>(__builtin_ctzll(rest));
-      out[count++] = {slot, position_[slot]};
-    }
-    return count;
-  }
-  for (uint64_t rest = slots_; rest != 0; rest &= rest - 1) {
-    const auto slot = static_cast<uint32_t>(__builtin_ctzll(rest));
-    if (slot != kJoinSlot) device_.Wait(kJoinSlot, {slot, position_[slot]});
-  }
-  const uint64_t position = device_.Record(kJoinSlot);
-  if (position == 0) return 0;
-  out[0] = {kJoinSlot, position};
-  return 1;
+void FencePool::Collect(FenceSetId id, uint32_t own_slot, FenceList* list) const {
+  ForEach(id, [&](const Fence& fence) {
+    if (fence.slot != own_slot && !device_.Reached(fence.slot, fence.position)) list->Add(fence);
+  });
 }
 
 }  // namespace kvcast

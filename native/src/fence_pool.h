@@ -14,71 +14,108 @@
 
 namespace kvcast {
 
+// The latest fence of each of some streams, while a set is being made.
+class FenceList {
+ public:
+  void Add(const Fence& fence) {
+    const uint64_t bit = uint64_t{1} << fence.slot;
+    if ((slots_ & bit) == 0 || position_[fence.slot] < fence.position) {
+      position_[fence.slot] = fence.position;
+    }
+    slots_ |= bit;
+  }
+  [[nodiscard]] uint32_t size() const {
+    return static_cast<uint32_t>(__builtin_popcountll(slots_));
+  }
+  // Calls visit(fence) in the order of slots.
+  template <typename Visit>
+  void ForEach(Visit&& visit) const {
+    for (uint64_t rest = slots_; rest != 0; rest &= rest - 1) {
+      const auto slot = static_cast<uint32_t>(__builtin_ctzll(rest));
+      visit(Fence{slot, position_[slot]});
+    }
+  }
+
+ private:
+  uint64_t slots_ = 0;  // bit per slot in use
+  uint64_t position_[kDeviceSlots];
+};
+static_assert(kDeviceSlots == 64, "a bit per slot");
+
 // A page may have to wait for kernels on several streams. One immutable,
 // counted set serves all pages of a call; id 0 is the empty set. A set holds
-// at most one fence per stream and at most kMax; more are joined on the
-// device into one. Used under the manager's lock.
+// at most one fence per stream, in a chain of pieces of which nearly all sets
+// need one. Used under the manager's lock.
+//
+// Making a set takes pieces. Callers that must not fail reserve first:
+// Reserve(n) makes room for n sets made one after another, each of which may
+// take the place of others that are released only then.
 class FencePool {
  public:
-  static constexpr uint32_t kMax = 4;
-  struct Set {
-    uint32_t refs = 0;
-    uint32_t count = 0;  // while free: id of the next free set
-    Fence fences[kMax];
-  };
+  explicit FencePool(Device& device) : device_(device), pieces_(1) { pieces_.reserve(1024); }
 
-  explicit FencePool(Device& device) : device_(device), sets_(1) { sets_.reserve(1024); }
+  void Reserve(size_t sets);
 
-  // Makes sure that the next `count` new sets need no allocation.
-  void Reserve(size_t count);
-
-  // All of these return a set with one reference for the caller.
+  // These return a set with one reference for the caller. If they throw, the
+  // sets that they would have consumed are as before.
   [[nodiscard]] FenceSetId Single(Fence fence);
+  [[nodiscard]] FenceSetId Make(const FenceList& list);
   // Consumes a reference to `a` and one to `b`; drops what has been reached.
   [[nodiscard]] FenceSetId Merge(FenceSetId a, FenceSetId b);
   // Consumes a reference to `id`; drops what has been reached.
   [[nodiscard]] FenceSetId Prune(FenceSetId id);
 
   FenceSetId Retain(FenceSetId id) {
-    if (id != 0) ++sets_[id].refs;
+    if (id != 0) ++pieces_[id].refs;
     return id;
   }
   void Release(FenceSetId id);
 
-  [[nodiscard]] bool Reached(FenceSetId id) const;
   // True if whoever works on `slot` may use the page: all fences have been
-  // reached or are on that very stream.
+  // reached or are on that very stream. Slot 0, the host, needs all reached.
   [[nodiscard]] bool UsableBy(FenceSetId id, uint32_t slot) const;
-  // The one slot of a single fence, else 0.
+  [[nodiscard]] bool Reached(FenceSetId id) const { return UsableBy(id, 0); }
+  // The one slot of a single fence, else 0; and its position.
   [[nodiscard]] uint32_t SingleSlot(FenceSetId id) const {
-    return id != 0 && sets_[id].count == 1 ? sets_[id].fences[0].slot : 0;
+    const Piece& piece = pieces_[id];
+    return piece.count == 1 && piece.next == 0 ? piece.fences[0].slot : 0;
   }
-  [[nodiscard]] const Set& Get(FenceSetId id) const { return sets_[id]; }
+  [[nodiscard]] uint64_t FirstPosition(FenceSetId id) const {
+    return pieces_[id].fences[0].position;
+  }
+  // Adds the fences that have not been reached, those of `own_slot` left out.
+  void Collect(FenceSetId id, uint32_t own_slot, FenceList* list) const;
+  template <typename Visit>
+  void ForEach(FenceSetId id, Visit&& visit) const {
+    for (; id != 0; id = pieces_[id].next) {
+      for (uint32_t i = 0; i < pieces_[id].count; ++i) visit(pieces_[id].fences[i]);
+    }
+  }
+
+  [[nodiscard]] uint32_t refs(FenceSetId id) const { return pieces_[id].refs; }
   [[nodiscard]] size_t live() const { return live_; }
-  [[nodiscard]] size_t bytes() const { return sets_.capacity() * sizeof(Set); }
+  [[nodiscard]] size_t bytes() const { return pieces_.capacity() * sizeof(Piece); }
 
  private:
-  FenceSetId Take();
+  static constexpr uint32_t kPerPiece = 4;
+  struct Piece {
+    uint32_t refs = 0;  // of the set; only its first piece counts
+    uint32_t count = 0;
+    FenceSetId next = 0;  // the rest of the set; while free: the next free piece
+    uint32_t reserved = 0;
+    Fence fences[kPerPiece];
+  };
+  // Pieces of the largest set there can be now.
+  [[nodiscard]] size_t PiecesPerSet() const {
+    return (device_.BusyStreams() + kPerPiece - 1) / kPerPiece + 1;
+  }
+  FenceSetId TakePiece();
 
   Device& device_;
-  std::vector<Set> sets_;  // [0] is the empty set
+  std::vector<Piece> pieces_;  // [0] is the empty set
   FenceSetId free_ = 0;
   size_t free_count_ = 0;
-  size_t live_ = 0;
-};
-
-// Gathers the fences that one result has to name: the latest of each stream.
-class WaitList {
- public:
-  explicit WaitList(Device& device) : device_(device) {}
-  void Add(const FencePool::Set& set, uint32_t own_slot);
-  // Up to FencePool::kMax fences; more are joined on the device into one.
-  [[nodiscard]] uint32_t Finish(Fence out[FencePool::kMax]);
-
- private:
-  Device& device_;
-  uint64_t slots_ = 0;  // bit per slot in use
-  uint64_t position_[kDeviceSlots];
+  size_t live_ = 0;  // sets
 };
 
 }  // namespace kvcast

@@ -31,15 +31,14 @@ HostDevice::HostDevice(uint32_t pages, uint64_t page_bytes, uint64_t seed, bool 
   memory_ =
       Slab(static_cast<size_t>(page_bytes) * pages, "the pages (capacity_blocks x page_bytes)");
   streams_[0].open = true;
-  streams_[kJoinSlot].open = true;
   if (poison_) {
-    for (PageId page = 0; page < pages; ++page) FillLocked(page, host_device::kPoison);
+    for (PageId page = 0; page < pages; ++page) Fill(page, host_device::kPoison);
   }
 }
 
 uint32_t HostDevice::OpenStream() {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (uint32_t slot = 1; slot < kJoinSlot; ++slot) {
+  for (uint32_t slot = 1; slot < kDeviceSlots; ++slot) {
     Stream& stream = streams_[slot];
     if (!stream.open && stream.queue.empty()) {
       stream.open = true;
@@ -70,6 +69,20 @@ uint64_t HostDevice::Submitted(uint32_t slot) const {
   return streams_[slot].submitted;
 }
 
+uint32_t HostDevice::BusyStreams() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  uint32_t busy = 0;
+  for (const Stream& stream : streams_) busy += stream.executed != stream.submitted ? 1 : 0;
+  return busy;
+}
+
+uint64_t HostDevice::Progress() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  uint64_t executed = 0;
+  for (const Stream& stream : streams_) executed += stream.executed;
+  return executed;
+}
+
 void HostDevice::Wait(uint32_t slot, Fence fence) {
   std::lock_guard<std::mutex> lock(mutex_);
   Stream& stream = streams_[slot];
@@ -79,72 +92,85 @@ void HostDevice::Wait(uint32_t slot, Fence fence) {
 }
 
 void HostDevice::EnterPool(PageId page) {
-  if (!poison_) return;
-  std::lock_guard<std::mutex> lock(mutex_);
-  FillLocked(page, host_device::kPoison);
+  if (poison_) Fill(page, host_device::kPoison);
 }
 
 bool HostDevice::Intact(PageId page) {
   if (!poison_) return true;
-  std::lock_guard<std::mutex> lock(mutex_);
-  const std::byte* bytes = memory_.data() + size_t{page} * page_bytes_;
   bool intact = true;
-  for (uint64_t i = 0; i < page_bytes_; i += sizeof(uint64_t)) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes + i, sizeof word);
-    intact = intact && word == host_device::kPoison;
+  {
+    std::lock_guard<std::mutex> lock(memory_mutex_);
+    const std::byte* bytes = memory_.data() + size_t{page} * page_bytes_;
+    for (uint64_t i = 0; i < page_bytes_; i += sizeof(uint64_t)) {
+      uint64_t word = 0;
+      std::memcpy(&word, bytes + i, sizeof word);
+      intact = intact && word == host_device::kPoison;
+    }
   }
   // Said once: the next user of the page starts from a clean one.
-  if (!intact) FillLocked(page, host_device::kPoison);
+  if (!intact) Fill(page, host_device::kPoison);
   return intact;
 }
 
 void HostDevice::EnqueueFill(uint32_t slot, PageId page, uint64_t value) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  Stream& stream = streams_[slot];
   if (slot == 0) {  // the host's own work does not wait
-    FillLocked(page, value);
+    Fill(page, value);
     return;
   }
+  std::lock_guard<std::mutex> lock(mutex_);
+  Stream& stream = streams_[slot];
   stream.queue.push_back({false, page, value, {}});
   ++stream.submitted;
 }
 
 uint64_t HostDevice::Advance(uint32_t slot, uint64_t max_ops) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> turn(advance_mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   uint64_t ran = 0;
   PassWaitsLocked();
   while (ran < max_ops) {
-    uint32_t next = 0;
-    if (slot != 0) {
-      // Down the chain of what the stream waits for. It ends: a wait names only
-      // work that had been submitted before it.
-      next = slot;
-      while (!streams_[next].queue.empty() && !RunnableLocked(streams_[next])) {
-        next = streams_[next].queue.front().fence.slot;
-      }
-      if (streams_[next].queue.empty()) break;
-    } else {
-      uint32_t runnable = 0;
-      for (uint32_t s = 1; s < kDeviceSlots; ++s) runnable += RunnableLocked(streams_[s]) ? 1 : 0;
-      if (runnable == 0) break;
-      random_ = MixedHash::SplitMix64(random_);
-      uint32_t pick = static_cast<uint32_t>(random_ % runnable);
-      for (next = 1; next < kDeviceSlots; ++next) {
-        if (RunnableLocked(streams_[next]) && pick-- == 0) break;
-      }
+    const uint32_t next = NextLocked(slot);
+    if (next == 0) break;
+    Stream& stream = streams_[next];
+    const Op op = stream.queue.front();
+    if (!op.is_wait) {
+      // Only advances take from a queue's head, and this is the only one.
+      lock.unlock();
+      Fill(op.page, op.value);
+      lock.lock();
     }
-    RunHeadLocked(streams_[next]);
+    stream.queue.pop_front();
+    ++stream.executed;
     ++ran;
     PassWaitsLocked();
   }
   return ran;
 }
 
+uint32_t HostDevice::NextLocked(uint32_t slot) {
+  if (slot != 0) {
+    // Down the chain of what the stream waits for. It ends: a wait names only
+    // work that had been submitted before it.
+    while (!streams_[slot].queue.empty() && !RunnableLocked(streams_[slot])) {
+      slot = streams_[slot].queue.front().fence.slot;
+    }
+    return streams_[slot].queue.empty() ? 0 : slot;
+  }
+  uint32_t runnable = 0;
+  for (uint32_t s = 1; s < kDeviceSlots; ++s) runnable += RunnableLocked(streams_[s]) ? 1 : 0;
+  if (runnable == 0) return 0;
+  random_ = MixedHash::SplitMix64(random_);
+  auto pick = static_cast<uint32_t>(random_ % runnable);
+  uint32_t next = 1;
+  while (!RunnableLocked(streams_[next]) || pick-- != 0) ++next;
+  return next;
+}
+
 bool HostDevice::Read(PageId page, uint64_t offset, uint64_t size, uint8_t* out) const {
-  std::lock_guard<std::mutex> lock(mutex_);
   if (size_t{page} * page_bytes_ >= memory_.size()) return false;
   if (offset > page_bytes_ || size > page_bytes_ - offset) return false;
+  if (size == 0) return true;
+  std::lock_guard<std::mutex> lock(memory_mutex_);
   std::memcpy(out, memory_.data() + size_t{page} * page_bytes_ + offset, size);
   return true;
 }
@@ -155,28 +181,22 @@ bool HostDevice::RunnableLocked(const Stream& stream) const {
   return !op.is_wait || streams_[op.fence.slot].executed >= op.fence.position;
 }
 
-void HostDevice::RunHeadLocked(Stream& stream) {
-  const Op op = stream.queue.front();
-  stream.queue.pop_front();
-  ++stream.executed;
-  if (!op.is_wait) FillLocked(op.page, op.value);
-}
-
 // A wait takes no time of its own: as soon as it can pass, it has passed.
-// Else the joined fences of the core would need somebody to advance them.
 void HostDevice::PassWaitsLocked() {
   for (bool moved = true; moved;) {
     moved = false;
     for (Stream& stream : streams_) {
       while (!stream.queue.empty() && stream.queue.front().is_wait && RunnableLocked(stream)) {
-        RunHeadLocked(stream);
+        stream.queue.pop_front();
+        ++stream.executed;
         moved = true;
       }
     }
   }
 }
 
-void HostDevice::FillLocked(PageId page, uint64_t value) {
+void HostDevice::Fill(PageId page, uint64_t value) {
+  std::lock_guard<std::mutex> lock(memory_mutex_);
   std::byte* bytes = memory_.data() + size_t{page} * page_bytes_;
   for (uint64_t i = 0; i < page_bytes_; i += sizeof value) {
     std::memcpy(bytes + i, &value, sizeof value);

@@ -17,8 +17,12 @@
 namespace kvcast {
 
 // Work is queued by Enqueue and executed, late, by Advance: a page that is
-// handed out before its last user has run becomes a test that fails. Has a
-// mutex of its own, the innermost of all locks; its work is memory fills.
+// handed out before its last user has run becomes a test that fails.
+//
+// Locks, in this order, inside the manager's: advance_mutex_ makes advances
+// take turns and is not taken by anything else; mutex_ guards the queues and is
+// never held while work runs; memory_mutex_ guards the pages' bytes, so that a
+// poisoning beside a fill waits for that one fill (without poisoning nobody does).
 class HostDevice final : public Device {
  public:
   HostDevice(uint32_t pages, uint64_t page_bytes, uint64_t seed, bool poison);
@@ -28,6 +32,8 @@ class HostDevice final : public Device {
   uint64_t Record(uint32_t slot) override;
   bool Reached(uint32_t slot, uint64_t position) const override;
   uint64_t Submitted(uint32_t slot) const override;
+  uint32_t BusyStreams() const override;
+  uint64_t Progress() const override;
   void Wait(uint32_t slot, Fence fence) override;
   void EnterPool(PageId page) override;
   bool Intact(PageId page) override;
@@ -56,11 +62,14 @@ class HostDevice final : public Device {
   };
 
   [[nodiscard]] bool RunnableLocked(const Stream& stream) const;
-  void RunHeadLocked(Stream& stream);
+  // The stream whose head may run next towards `slot` (0: drawn), or 0.
+  [[nodiscard]] uint32_t NextLocked(uint32_t slot);
   void PassWaitsLocked();
-  void FillLocked(PageId page, uint64_t value);
+  void Fill(PageId page, uint64_t value);
 
+  std::mutex advance_mutex_;
   mutable std::mutex mutex_;
+  mutable std::mutex memory_mutex_;
   std::array<Stream, kDeviceSlots> streams_;
   uint64_t page_bytes_;
   uint64_t random_;

@@ -18,7 +18,6 @@ namespace manager {
 constexpr uint64_t kSlotBits = 6;
 constexpr uint64_t kSlotMask = (uint64_t{1} << kSlotBits) - 1;
 static_assert((uint32_t{1} << kSlotBits) == kDeviceSlots, "a stream id holds its slot");
-constexpr uint64_t kJoinStream = (uint64_t{1} << kSlotBits) | kJoinSlot;
 
 // How many blocks a heal offers between two looks at the clock.
 constexpr uint32_t kHealStep = 16;
@@ -81,7 +80,6 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
                 "the tails of sequences (max_sequences x tokens_per_block)");
   victims_.reserve(config.capacity_blocks);
   removals_.reserve(config.capacity_blocks);
-  streams_[kJoinSlot].id = manager::kJoinStream;
   if (sink_ != nullptr) {
     SinkGeometry geometry;
     geometry.tokens_per_block = block_size_;
@@ -247,10 +245,10 @@ void Manager::FlushRemovals() {
 
 void Manager::Reset() {
   std::unique_lock<WriterFirstMutex> lock(mutex_);
-  fences_.Reserve(size_t{pages_.cached()} + 2);
+  pages_.GiveUpCached();
   counters_.reset_blocks += tree_.size();
   ++counters_.resets;
-  while (pages_.FirstEvictable() != kNil) pages_.GiveUpCached(pages_.FirstEvictable());
+  ++changes_;
   for (NodeId id = 0; id < tree_.high_water(); ++id) {
     // Pages that were given up have been cut from their nodes already, the
     // others stay with the sequences that hold them.
@@ -271,6 +269,7 @@ void Manager::Reset() {
 void Manager::Stats(kvc_stats* out) {
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   pages_.Poll();
+  pages_.PollShared();
   const uint32_t struct_size = out->struct_size;
   *out = counters_;
   out->struct_size = struct_size;
@@ -283,7 +282,7 @@ void Manager::Stats(kvc_stats* out) {
   out->roots = tree_.root_count();
   out->sequences = open_sequences_;
   out->metadata_bytes = pages_.bytes() + tree_.bytes() + fences_.bytes() + tails_.size() +
-                        sequences_.capacity() * sizeof(Sequence) +
+                        sequences_.capacity() * sizeof(Sequence) + page_lists_bytes_ +
                         (victims_.capacity() + removals_.capacity()) * sizeof(NodeId);
   out->prefault_ns = prefault_ns_;
 }
@@ -324,7 +323,7 @@ uint64_t Manager::OpenDeviceStream() {
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   const uint32_t slot = device_.OpenStream();
   if (slot == 0) {
-    throw Error(KVC_NOT_NOW, "all 62 device streams are open or still have work; destroy one");
+    throw Error(KVC_NOT_NOW, "all 63 device streams are open or still have work; destroy one");
   }
   streams_[slot].id = ++next_stream_generation_ << manager::kSlotBits | slot;
   streams_[slot].open = true;
@@ -335,6 +334,9 @@ void Manager::CloseDeviceStream(uint64_t device_stream) {
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   const uint32_t slot = SlotOf(device_stream);
   if (slot == 0) throw Error(KVC_INVALID_ARGUMENT, "device stream 0 is the host itself");
+  if (streams_[slot].sequences != 0) {
+    throw Error(KVC_BUSY, "sequences run on the device stream; release them first");
+  }
   streams_[slot].open = false;
   device_.CloseStream(slot);
 }

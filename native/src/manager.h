@@ -73,6 +73,8 @@ class Manager final : public SinkHost {
   void Commit(uint32_t count, const kvc_commit_item* items, const uint32_t* tokens,
               uint64_t token_count, kvc_commit_result* results, kvc_error* error);
   void Release(uint32_t count, const uint64_t* sequences, kvc_status* results, kvc_error* error);
+  kvc_status Waits(uint64_t sequence, uint32_t capacity, kvc_fence* fences, uint32_t* count,
+                   kvc_error* error);
   kvc_status Get(uint64_t sequence, uint32_t first_block, uint32_t capacity, PageId* pages,
                  uint32_t* written, kvc_sequence_info* info, kvc_error* error);
 
@@ -103,6 +105,7 @@ class Manager final : public SinkHost {
   struct DeviceStreamSlot {
     uint64_t id = 0;  // generation << 6 | slot; never used twice
     bool open = false;
+    uint32_t sequences = 0;  // open ones that run on it
   };
   struct Match {
     RootId root = kNil;
@@ -131,7 +134,10 @@ class Manager final : public SinkHost {
                        kvc_error* error);
   uint64_t ProbeOne(const uint32_t* tokens, uint64_t blocks, const ScopeView& scope);
   kvc_status GrowOne(const kvc_grow_item& item, kvc_grow_result* result, kvc_error* error);
-  [[nodiscard]] uint32_t PlanVictims(uint32_t demand, uint32_t slot, uint32_t* leaving);
+  [[nodiscard]] uint32_t PlanVictims(uint32_t demand, uint32_t slot);
+  kvc_status NotNow(kvc_grow_result* result, kvc_error* error);
+  void ReservePages(Sequence* seq, size_t count);
+  uint32_t TellWaits(Sequence* seq, const FenceList& list, kvc_fence* waits);
   kvc_status CommitOne(const kvc_commit_item& item, const uint32_t* tokens,
                        kvc_commit_result* result, kvc_error* error);
   kvc_status ReleaseOne(uint64_t id, kvc_error* error);
@@ -172,6 +178,18 @@ class Manager final : public SinkHost {
   std::vector<NodeId> victims_;   // plan of an eviction; never grows
   std::vector<NodeId> removals_;  // announced blocks that go with this step
   uint64_t epoch_ = 1;            // grows with each reset
+  uint64_t changes_ = 0;          // grows whenever pages may have become available
+  size_t page_lists_bytes_ = 0;   // of the sequences' lists of pages
+  // The last "not now": while nothing has changed it is still the answer, and a
+  // scheduler that asks again and again does not pay for a walk each time.
+  struct Refusal {
+    uint64_t changes = UINT64_MAX;
+    uint64_t progress = 0;
+    uint32_t slot = 0;
+    uint32_t demand = 0;
+    uint32_t leaving = 0;
+  };
+  Refusal refused_;
   uint64_t next_stream_generation_ = 1;
   DeviceStreamSlot streams_[kDeviceSlots];
 

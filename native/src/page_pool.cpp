@@ -3,6 +3,7 @@
 
 #include "native/src/page_pool.h"
 
+#include <algorithm>
 #include <new>
 
 namespace kvcast {
@@ -52,31 +53,47 @@ void PagePool::PushFree(PageId id) {
   device_.EnterPool(id);
 }
 
-void PagePool::PollList(PageList& list, bool in_order) {
-  for (PageId id = list.head; id != kNil;) {
-    const PageId next = pages_[id].next;
-    if (fences_.Reached(pages_[id].used)) {
+void PagePool::Poll() {
+  for (uint64_t rest = quarantine_slots_ & ~uint64_t{1}; rest != 0; rest &= rest - 1) {
+    const PageList& list = quarantine_[static_cast<uint32_t>(__builtin_ctzll(rest))];
+    while (list.head != kNil && fences_.Reached(pages_[list.head].used)) {
+      const PageId id = list.head;
       LeaveQuarantine(id);
       PushFree(id);
-    } else if (in_order) {
-      break;  // the later ones of the stream have not been reached either
-    } else {
-      // Of several streams one may be left: to that one the page is as good as free.
-      pages_[id].used = fences_.Prune(pages_[id].used);
-      if (fences_.SingleSlot(pages_[id].used) != 0) {
-        LeaveQuarantine(id);
-        Quarantine(id);
-      }
     }
-    id = next;
   }
 }
 
-void PagePool::Poll() {
-  for (uint64_t rest = quarantine_slots_; rest != 0; rest &= rest - 1) {
-    const auto slot = static_cast<uint32_t>(__builtin_ctzll(rest));
-    PollList(quarantine_[slot], slot != 0);
+void PagePool::PollShared() {
+  const PageList& shared = quarantine_[0];
+  entering_.clear();
+  entering_.reserve(shared.size);
+  fences_.Reserve(size_t{shared.size} + 2);
+  // From here on nothing throws.
+  for (PageId id = shared.head; id != kNil;) {
+    Page& page = pages_[id];
+    const PageId next = page.next;
+    page.used = fences_.Prune(page.used);
+    if (page.used == 0) {
+      LeaveQuarantine(id);
+      PushFree(id);
+    } else if (const uint32_t slot = fences_.SingleSlot(page.used); slot != 0) {
+      // To the one stream that is left the page is as good as free.
+      LeaveQuarantine(id);
+      entering_.push_back({fences_.FirstPosition(page.used), slot, id});
+    }
+    id = next;
   }
+  QuarantineInOrder();
+}
+
+void PagePool::QuarantineInOrder() {
+  std::sort(entering_.begin(), entering_.end(), [](const Entering& a, const Entering& b) {
+    if (a.slot != b.slot) return a.slot < b.slot;
+    return a.position != b.position ? a.position < b.position : a.page < b.page;
+  });
+  for (const Entering& entry : entering_) Quarantine(entry.page);
+  entering_.clear();
 }
 
 PageId PagePool::Take(uint32_t slot) {
@@ -138,10 +155,26 @@ void PagePool::Seize(PageId id) {
   ++live_;
 }
 
-void PagePool::GiveUpCached(PageId id) {
-  Unlink(evictable_, id);
-  pages_[id].node = kNil;
-  GiveUp(id);
+void PagePool::GiveUpCached() {
+  entering_.clear();
+  entering_.reserve(evictable_.size);
+  // In the worst case each page needs a set of its own.
+  fences_.Reserve(size_t{evictable_.size} + 2);
+  while (evictable_.head != kNil) {
+    const PageId id = evictable_.head;
+    Page& page = pages_[id];
+    Unlink(evictable_, id);
+    page.node = kNil;
+    page.used = fences_.Prune(fences_.Merge(page.used, page.ready));
+    page.ready = 0;
+    if (page.used == 0) {
+      PushFree(id);
+    } else {
+      const uint32_t slot = fences_.SingleSlot(page.used);
+      entering_.push_back({slot != 0 ? fences_.FirstPosition(page.used) : 0, slot, id});
+    }
+  }
+  QuarantineInOrder();
 }
 
 // The page is on no list and has no holder.
@@ -149,11 +182,11 @@ void PagePool::GiveUp(PageId id) {
   Page& page = pages_[id];
   page.used = fences_.Prune(fences_.Merge(page.used, page.ready));
   page.ready = 0;
-  if (fences_.Reached(page.used)) {
+  if (page.used == 0) {
     PushFree(id);
-    return;
+  } else {
+    Quarantine(id);
   }
-  Quarantine(id);
 }
 
 void PagePool::Quarantine(PageId id) {
@@ -162,9 +195,7 @@ void PagePool::Quarantine(PageId id) {
   PageList& list = quarantine_[slot];
   PageId before = list.tail;
   if (slot != 0) {
-    const auto position = [this](PageId at) {
-      return fences_.Get(pages_[at].used).fences[0].position;
-    };
+    const auto position = [this](PageId at) { return fences_.FirstPosition(pages_[at].used); };
     const uint64_t mine = position(id);
     if (quarantined_last_[slot] != kNil) before = quarantined_last_[slot];
     while (before != kNil && position(before) > mine) before = pages_[before].prev;

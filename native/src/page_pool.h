@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "native/src/device.h"
 #include "native/src/fence_pool.h"
@@ -58,8 +59,13 @@ class PagePool {
   [[nodiscard]] const Page& operator[](PageId id) const { return pages_[id]; }
   [[nodiscard]] size_t bytes() const { return slab_.size(); }
 
-  // Moves quarantined pages whose fences have been reached to the free stack.
+  // Moves quarantined pages whose fences have been reached to the free stack;
+  // looks at the head of each stream's list, so it costs next to nothing.
   void Poll();
+  // The same for pages that several streams still use, all of which it has to
+  // look at; those of which one stream is left go to that stream's list. May
+  // throw for want of memory, with nothing lost.
+  void PollShared();
   // Pages that work on `slot` may take without evicting anything.
   [[nodiscard]] uint32_t Available(uint32_t slot) const {
     return free_count_ + (slot == 0 ? 0 : quarantine_[slot].size);
@@ -86,8 +92,9 @@ class PagePool {
   // A cached page loses its block and goes to whoever works on `slot`, who
   // must be allowed to use it: it becomes live at once.
   void Seize(PageId id);
-  // A cached page loses its block and is given up.
-  void GiveUpCached(PageId id);
+  // All cached pages lose their blocks and are given up. Throws before the first
+  // change, or not at all.
+  void GiveUpCached();
 
   // True if a cached page could be seized for `slot` now.
   [[nodiscard]] bool UsableBy(const Page& page, uint32_t slot) const {
@@ -106,7 +113,7 @@ class PagePool {
   void LeaveQuarantine(PageId id);
   void GiveUp(PageId id);
   void PushFree(PageId id);
-  void PollList(PageList& list, bool in_order);
+  void QuarantineInOrder();
 
   uint32_t total_;
   uint32_t live_ = 0;
@@ -121,6 +128,14 @@ class PagePool {
   // is the tail; a reset gives up pages with older fences, in their order.
   std::array<PageId, kDeviceSlots> quarantined_last_;
   uint64_t quarantine_slots_ = 0;  // bit per non-empty list
+  // Pages on their way into quarantine, to be sorted first: going in one by one
+  // in any order would cost a walk each.
+  struct Entering {
+    uint64_t position;
+    uint32_t slot;
+    PageId page;
+  };
+  std::vector<Entering> entering_;
   Device& device_;
   FencePool& fences_;
   Slab slab_;

@@ -26,6 +26,7 @@ struct Sequence {
   uint64_t last_hash = 0;
   uint64_t committed = 0;  // tokens, the partly filled tail included
   uint64_t matched = 0;
+  FenceSetId waits = 0;  // what the last create or commit told to wait for
   std::vector<PageId> pages;
   uint32_t next_free = kNil;
 };

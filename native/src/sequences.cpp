@@ -25,11 +25,17 @@ uint32_t ChunkBlocks(uint32_t block_size) {
   return std::clamp(kChunkTokens / block_size, 4u, kMaxChunk);
 }
 
-// A probe lets writers pass after this many blocks.
+// A probe lets writers pass after this many blocks, or after the blocks that
+// hold this many tokens: hashing them is what takes the time.
 constexpr uint64_t kProbeYield = 256;
+constexpr uint64_t kProbeYieldTokens = 16 * kProbeYield;
 
 // New blocks are offered to the sink in runs of this many.
 constexpr uint32_t kRun = 256;
+
+// A sequence slot keeps the memory of its list of pages for its next user, up
+// to this many entries (131,072 tokens at 16 per block): more would add up.
+constexpr size_t kKeptPages = 8192;
 
 // Removals, releases and holds run over page records at random places.
 constexpr size_t kPrefetchAhead = 8;
@@ -162,25 +168,36 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
     return sequences::Item(error, KVC_NOT_NOW, "max_sequences are open; release one");
   }
   Sequence& seq = sequences_[free_sequence_];
-  seq.pages.reserve(std::min<uint64_t>(blocks, pages_.total()));
   Match match;
   match.root = tree_.AcquireRoot(scope);
-  // From here on nothing throws.
   match.last = RootParent(match.root);
   match.last_hash = tree_.root(match.root).hash;
-  WaitList waits(device_);
+  // What is found is noted first and held when nothing can fail any more. The
+  // plan of victims lends its memory: a path is no longer than the pool.
+  std::vector<PageId>& found_pages = victims_;
   Walk(&match, tokens, blocks, [&](const NodeId* found, uint32_t count) {
     for (uint32_t i = 0; i < count; ++i) {
-      __builtin_prefetch(&pages_[tree_.node(found[i]).page], 1);
-    }
-    for (uint32_t i = 0; i < count; ++i) {
       const PageId id = tree_.node(found[i]).page;
-      pages_.Hold(id);
-      const Page& page = pages_[id];
-      if (page.ready != 0) waits.Add(fences_.Get(page.ready), slot);
-      seq.pages.push_back(id);
+      __builtin_prefetch(&pages_[id], 1);
+      found_pages.push_back(id);
     }
   });
+  try {
+    ReservePages(&seq, found_pages.size());
+    fences_.Reserve(2);
+  } catch (...) {
+    found_pages.clear();
+    tree_.ReleaseRoot(match.root);
+    throw;
+  }
+  // From here on nothing throws.
+  FenceList waits;
+  for (const PageId id : found_pages) {
+    pages_.Hold(id);
+    if (pages_[id].ready != 0) fences_.Collect(pages_[id].ready, slot, &waits);
+    seq.pages.push_back(id);
+  }
+  found_pages.clear();
 
   const uint32_t index = free_sequence_;
   free_sequence_ = seq.next_free;
@@ -193,16 +210,16 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
   seq.last_hash = match.last_hash;
   seq.matched = match.blocks * block_size_;
   seq.committed = seq.matched;
+  if (slot != 0) ++streams_[slot].sequences;
   ++open_sequences_;
+  ++changes_;
   ++live_handles().sequences;
   ++counters_.created_sequences;
   counters_.asked_blocks += prompt.token_count / block_size_;
   counters_.matched_blocks += match.blocks;
   counters_.peak_live_pages = std::max<uint64_t>(counters_.peak_live_pages, pages_.live());
 
-  Fence fences[FencePool::kMax];
-  result->wait_count = waits.Finish(fences);
-  for (uint32_t i = 0; i < result->wait_count; ++i) result->waits[i] = FromFence(fences[i]);
+  result->wait_count = TellWaits(&seq, waits, result->waits);
   result->sequence = uint64_t{seq.generation} << 32 | index;
   result->matched_tokens = seq.matched;
   return KVC_OK;
@@ -217,7 +234,9 @@ uint64_t Manager::ProbeOne(const uint32_t* tokens, uint64_t blocks, const ScopeV
   match.last_hash = tree_.root(match.root).hash;
   while (match.blocks < blocks) {
     const uint64_t before = match.blocks;
-    const uint64_t step = std::min(blocks - before, sequences::kProbeYield);
+    const uint64_t step =
+        std::min(blocks - before, std::clamp(sequences::kProbeYieldTokens / block_size_,
+                                             uint64_t{1}, sequences::kProbeYield));
     Walk(&match, tokens + before * block_size_, step, [](const NodeId*, uint32_t) {});
     if (match.blocks - before < step || match.blocks == blocks) break;
     if (hooks_.on_probe_step != nullptr) hooks_.on_probe_step(hooks_.context);
@@ -262,11 +281,46 @@ Sequence* Manager::Find(uint64_t id) {
   return seq.open && seq.generation == static_cast<uint32_t>(id >> 32) ? &seq : nullptr;
 }
 
+void Manager::ReservePages(Sequence* seq, size_t count) {
+  const size_t before = seq->pages.capacity();
+  if (before >= count) return;
+  seq->pages.reserve(std::max(count, 2 * before));
+  page_lists_bytes_ += (seq->pages.capacity() - before) * sizeof(PageId);
+}
+
+// Notes the fences with the sequence and tells the first of them.
+uint32_t Manager::TellWaits(Sequence* seq, const FenceList& list, kvc_fence* waits) {
+  const FenceSetId before = seq->waits;
+  seq->waits = fences_.Make(list);
+  fences_.Release(before);
+  uint32_t told = 0;
+  list.ForEach([&](const Fence& fence) {
+    if (told < KVC_MAX_WAITS) waits[told++] = FromFence(fence);
+  });
+  return list.size();
+}
+
+kvc_status Manager::Waits(uint64_t sequence, uint32_t capacity, kvc_fence* fences, uint32_t* count,
+                          kvc_error* error) {
+  std::shared_lock<WriterFirstMutex> lock(mutex_);
+  const Sequence* seq = Find(sequence);
+  if (seq == nullptr) {
+    return Fail(error, KVC_STALE_HANDLE, "the sequence is not open (released, or never was)");
+  }
+  uint32_t needed = 0;
+  fences_.ForEach(seq->waits, [&](const Fence&) { ++needed; });
+  *count = needed;
+  if (needed > capacity) {
+    return Fail(error, KVC_INVALID_ARGUMENT, "fences[] is too small; 63 entries always suffice");
+  }
+  fences_.ForEach(seq->waits, [&](const Fence& fence) { *fences++ = FromFence(fence); });
+  return KVC_OK;
+}
+
 // Chooses cached pages that `slot` may use at once, least recently used first,
-// children before parents. On success victims_ holds them; else it is empty,
-// no mark is left, and *leaving counts the pages whose fences are in the way.
-uint32_t Manager::PlanVictims(uint32_t demand, uint32_t slot, uint32_t* leaving) {
-  uint32_t busy = 0;
+// children before parents. With all of the demand victims_ holds them, else it
+// is empty; no mark is left. Returns how many there are.
+uint32_t Manager::PlanVictims(uint32_t demand, uint32_t slot) {
   for (PageId id = pages_.FirstEvictable(); id != kNil && victims_.size() < demand;
        id = pages_[id].next) {
     const Page& page = pages_[id];
@@ -276,10 +330,7 @@ uint32_t Manager::PlanVictims(uint32_t demand, uint32_t slot, uint32_t* leaving)
     }
     const Node& n = tree_.node(page.node);
     if (n.children != n.victims) continue;  // a child stays, so this one stays
-    if (!pages_.UsableBy(page, slot)) {
-      ++busy;
-      continue;
-    }
+    if (!pages_.UsableBy(page, slot)) continue;
     victims_.push_back(page.node);
     if (!IsRoot(n.parent)) ++tree_.node(n.parent).victims;
   }
@@ -289,11 +340,17 @@ uint32_t Manager::PlanVictims(uint32_t demand, uint32_t slot, uint32_t* leaving)
     const ParentId parent = tree_.node(id).parent;
     if (!IsRoot(parent)) tree_.node(parent).victims = 0;
   }
-  if (planned < demand) {
-    victims_.clear();
-    *leaving = busy + pages_.quarantined() - (slot == 0 ? 0 : pages_.quarantine(slot).size);
-  }
+  if (planned < demand) victims_.clear();
   return planned;
+}
+
+// As refused_ says.
+kvc_status Manager::NotNow(kvc_grow_result* result, kvc_error* error) {
+  result->leaving_pages = refused_.leaving;
+  ++counters_.refused_not_now;
+  return sequences::Item(error, KVC_NOT_NOW,
+                         "not enough pages at this moment; retry after a release, or when fences "
+                         "have been reached");
 }
 
 kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, kvc_error* error) {
@@ -317,19 +374,22 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
 
   // Plan.
   pages_.Poll();
+  if (need > pages_.Available(seq->slot) && pages_.quarantine(0).size != 0) pages_.PollShared();
   const uint32_t available = pages_.Available(seq->slot);
   const uint32_t demand = need > available ? need - available : 0;
   if (demand != 0) {
-    if (demand > pages_.cached()) {
-      result->leaving_pages = pages_.quarantined() + pages_.free() - available;
-      ++counters_.refused_not_now;
-      return Item(error, KVC_NOT_NOW, "not enough pages at this moment; release a sequence");
+    const uint64_t progress = device_.Progress();
+    if (refused_.changes == changes_ && refused_.progress == progress &&
+        refused_.slot == seq->slot && refused_.demand <= demand) {
+      return NotNow(result, error);
     }
-    if (PlanVictims(demand, seq->slot, &result->leaving_pages) < demand) {
-      ++counters_.refused_not_now;
-      return Item(error, KVC_NOT_NOW,
-                  "not enough pages at this moment: fences of pages on their way out have not "
-                  "been reached");
+    const uint32_t planned = PlanVictims(demand, seq->slot);
+    if (planned < demand) {
+      // What is cached or quarantined and cannot be had now waits for fences.
+      const uint32_t own = seq->slot == 0 ? 0 : pages_.quarantine(seq->slot).size;
+      const uint32_t leaving = pages_.cached() - planned + pages_.quarantined() - own;
+      refused_ = {changes_, progress, seq->slot, demand, leaving};
+      return NotNow(result, error);
     }
   }
   if (!pages_.NextAreIntact(seq->slot, need - demand)) {
@@ -338,13 +398,11 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
                 "a page was written after it had been given up: a fence is missing in the host");
   }
   // Reserve.
-  if (seq->pages.capacity() < target) {
-    try {
-      seq->pages.reserve(std::max<size_t>(target, 2 * seq->pages.capacity()));
-    } catch (...) {
-      victims_.clear();
-      throw;
-    }
+  try {
+    ReservePages(seq, target);
+  } catch (...) {
+    victims_.clear();
+    throw;
   }
   // Apply. Pages that need no eviction come first: their ids are older.
   for (uint32_t i = 0; i < need - demand; ++i) seq->pages.push_back(pages_.Take(seq->slot));
@@ -363,6 +421,7 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
   FlushRemovals();
   counters_.evicted_blocks += demand;
   counters_.peak_live_pages = std::max<uint64_t>(counters_.peak_live_pages, pages_.live());
+  ++changes_;
   result->added_pages = need;
   result->evicted_blocks = demand;
   return KVC_OK;
@@ -405,7 +464,7 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
   const auto in_tail = static_cast<uint32_t>(seq->committed % block_size_);
   const uint64_t blocks = (seq->committed + item.token_count) / block_size_ - first;
   const bool attached = Attached(*seq);
-  fences_.Reserve(blocks + 2);
+  fences_.Reserve(blocks + 4);
 
   // From here on nothing throws.
   uint32_t* tail = Tail(index);
@@ -421,7 +480,7 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
   result->first_changed_block = UINT32_MAX;
   if (attached && blocks != 0) {
     const FenceSetId fence = RecordFence(seq->slot);
-    WaitList waits(device_);
+    FenceList waits;
     NodeId run[sequences::kRun];
     uint32_t run_count = 0;
     ParentId run_parent = seq->last;
@@ -463,7 +522,9 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
           run_parent = found;
           const PageId theirs = tree_.node(found).page;
           pages_.Hold(theirs);
-          if (pages_[theirs].ready != 0) waits.Add(fences_.Get(pages_[theirs].ready), seq->slot);
+          if (pages_[theirs].ready != 0) {
+            fences_.Collect(pages_[theirs].ready, seq->slot, &waits);
+          }
           seq->pages[at] = theirs;
           pages_.Drop(ours, fence);
           if (result->first_changed_block == UINT32_MAX) {
@@ -480,9 +541,8 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
     fences_.Release(fence);
     counters_.stored_blocks += result->stored_blocks;
     counters_.deduplicated_blocks += result->deduplicated_blocks;
-    Fence fences[FencePool::kMax];
-    result->wait_count = waits.Finish(fences);
-    for (uint32_t i = 0; i < result->wait_count; ++i) result->waits[i] = FromFence(fences[i]);
+    result->wait_count = TellWaits(seq, waits, result->waits);
+    ++changes_;
   }
   const uint64_t direct = blocks - from_tail;
   next += direct * block_size_;
@@ -520,7 +580,7 @@ kvc_status Manager::ReleaseOne(uint64_t id, kvc_error* error) {
     return sequences::Item(error, KVC_STALE_HANDLE,
                            "the sequence is not open (released already, or never was)");
   }
-  fences_.Reserve(seq->pages.size() + 2);
+  fences_.Reserve(seq->pages.size() + 4);
   // From here on nothing throws.
   const FenceSetId fence = RecordFence(seq->slot);
   // Last block first: a prefix outlives what was built on it.
@@ -538,6 +598,14 @@ kvc_status Manager::ReleaseOne(uint64_t id, kvc_error* error) {
     tree_.ReleaseRoot(seq->root);
   }
   seq->pages.clear();
+  if (seq->pages.capacity() > sequences::kKeptPages) {
+    page_lists_bytes_ -= seq->pages.capacity() * sizeof(PageId);
+    std::vector<PageId>().swap(seq->pages);
+  }
+  fences_.Release(seq->waits);
+  seq->waits = 0;
+  if (seq->slot != 0) --streams_[seq->slot].sequences;
+  ++changes_;
   seq->open = false;
   seq->generation = seq->generation == UINT32_MAX ? 1 : seq->generation + 1;
   seq->next_free = free_sequence_;

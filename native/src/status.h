@@ -39,6 +39,14 @@ inline kvc_status Fail(kvc_error* error, kvc_status status, const char* message,
   return status;
 }
 
+// At the start of every call, so that an old story is not taken for a new one.
+inline void ClearError(kvc_error* error) noexcept {
+  if (error == nullptr) return;
+  error->status = KVC_OK;
+  error->system_code = 0;
+  error->message[0] = '\0';
+}
+
 // Runs `body` (which returns a kvc_status) and turns whatever leaves it into a
 // status and a text. Every ABI function that can fail goes through here: an
 // exception that reached a C or Go caller would abort the process.

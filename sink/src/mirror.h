@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <random>
 #include <vector>
 
 #include "native/src/block_key.h"
@@ -103,7 +104,10 @@ class HashIndex {
  public:
   // Three slots per block: with two, walking the longer clusters cost more than
   // the smaller table saved (removal of a block 37 against 30 ns).
-  explicit HashIndex(uint32_t max_blocks) : slots_(size_t{max_blocks} * kSlotsPerBlock + 1) {}
+  explicit HashIndex(uint32_t max_blocks) : slots_(size_t{max_blocks} * kSlotsPerBlock + 1) {
+    std::random_device device;
+    factor_ = (uint64_t{device()} << 32 | device()) | 1;
+  }
   [[nodiscard]] static constexpr uint64_t BytesPerBlock() { return kSlotsPerBlock * sizeof(Slot); }
 
   // Adds a block. `same(node)` says whether that block's hash is equal to the
@@ -162,9 +166,11 @@ class HashIndex {
     uint32_t node = kEmpty;
   };
 
-  // The forms leave some bits constant; the product spreads what varies.
-  static uint32_t Tag(uint64_t hash) {
-    return static_cast<uint32_t>(hash * 0x9E3779B97F4A7C15u >> 32);
+  // The forms leave some bits constant; the product spreads what varies. The
+  // factor is drawn, because clients choose the tokens and could look for blocks
+  // that share a slot.
+  [[nodiscard]] uint32_t Tag(uint64_t hash) const {
+    return static_cast<uint32_t>(hash * factor_ >> 32);
   }
   [[nodiscard]] size_t Home(uint32_t tag) const {
     return static_cast<size_t>(uint64_t{tag} * slots_.size() >> 32);
@@ -175,6 +181,7 @@ class HashIndex {
   }
 
   std::vector<Slot> slots_;
+  uint64_t factor_ = 1;
   // Blocks that are there besides another one with an equal hash.
   uint64_t doubles_ = 0;
 };

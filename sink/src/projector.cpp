@@ -65,11 +65,15 @@ void Projector::Drain(uint64_t max_events, uint64_t max_blocks) {
 }
 
 void Projector::Fill(uint64_t max_events, uint64_t max_blocks) {
+  // What is recorded while we work is for the next drain: beside a writer that
+  // refills what is given back, a drain without limits would never end.
+  end_ = ring_.ReadableEnd();
   for (;;) {
     const uint64_t clear_position = recorded_.clear_position.load(std::memory_order_acquire);
     if (clear_position != RecordCounters::kNoClear && clear_position > ring_.read_position()) {
       if (!batch_empty()) return;
       SkipSuperseded(clear_position);
+      end_ = std::max(end_, clear_position + kClearWords);
     }
     if (wave_next_ == wave_.size() && !BuildWave()) return;
     while (wave_next_ < wave_.size()) {
@@ -122,10 +126,9 @@ bool Projector::BuildWave() {
   wave_.clear();
   wave_next_ = 0;
   uint64_t position = ring_.read_position();
-  const uint64_t end = ring_.ReadableEnd();
   uint32_t blocks = 0;
   try {
-    while (position != end && wave_.size() < kWaveRecords) {
+    while (position < end_ && wave_.size() < kWaveRecords) {
       size_t index = ring_.Index(position);
       const uint32_t header = ring_.At(index);
       index = ring_.Advance(index, 1);

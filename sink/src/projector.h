@@ -141,6 +141,7 @@ class Projector {
   std::vector<uint32_t> wave_nodes_;
   std::vector<uint8_t> wave_keys_;
   uint64_t records_read_ = 0;
+  uint64_t end_ = 0;  // of what this drain looks at
 
   // The node whose block ends the last event, kNoNode if nothing may join it.
   static constexpr uint32_t kNoNode = UINT32_MAX;

@@ -155,6 +155,7 @@ void kvc_stream_config_init(kvc_stream_config* config) KVC_NOEXCEPT {
 
 kvc_status kvc_stream_create(const kvc_stream_config* config, kvc_stream** out,
                              kvc_error* error) KVC_NOEXCEPT {
+  kvcast::ClearError(error);
   return kvcast::Guard(error, [&] {
     if (config == nullptr) return kvcast::Fail(error, KVC_INVALID_ARGUMENT, "config is NULL");
     if (out == nullptr) return kvcast::Fail(error, KVC_INVALID_ARGUMENT, "out is NULL");
@@ -168,6 +169,7 @@ void kvc_stream_destroy(kvc_stream* stream) KVC_NOEXCEPT { delete stream; }
 
 kvc_status kvc_stream_drain(kvc_stream* stream, uint64_t max_events, uint64_t max_blocks,
                             kvc_borrowed_batch* out, kvc_error* error) KVC_NOEXCEPT {
+  kvcast::ClearError(error);
   return kvcast::Guard(error, [&] {
     if (stream == nullptr) return kvcast::Fail(error, KVC_INVALID_ARGUMENT, "stream is NULL");
     if (out == nullptr) return kvcast::Fail(error, KVC_INVALID_ARGUMENT, "out is NULL");
@@ -192,6 +194,7 @@ void kvc_stream_stats_init(kvc_stream_stats* stats) KVC_NOEXCEPT {
 
 kvc_status kvc_stream_stats_get(const kvc_stream* stream, kvc_stream_stats* out,
                                 kvc_error* error) KVC_NOEXCEPT {
+  kvcast::ClearError(error);
   return kvcast::Guard(error, [&] {
     if (stream == nullptr) return kvcast::Fail(error, KVC_INVALID_ARGUMENT, "stream is NULL");
     if (out == nullptr) return kvcast::Fail(error, KVC_INVALID_ARGUMENT, "out is NULL");

@@ -322,6 +322,18 @@ int main(void) {
     CHECK(kvc_host_read(m, page, 60, 8, &byte, &err) == KVC_INVALID_ARGUMENT);
     CHECK(release(m, a.sequence) == KVC_OK && release(m, b.sequence) == KVC_OK);
     CHECK(stats(m).free_pages == 8);
+    {
+      kvc_create_result c;
+      kvc_fence fences[2];
+      uint32_t count = 9;
+      c = create(m, tokens, 0, two);
+      CHECK(c.wait_count == 0);
+      CHECK_OK(kvc_sequence_waits(m, c.sequence, 2, fences, &count, &err));
+      CHECK(count == 0);
+      CHECK(kvc_device_stream_destroy(m, two, &err) == KVC_BUSY);
+      CHECK(release(m, c.sequence) == KVC_OK);
+      CHECK(kvc_sequence_waits(m, c.sequence, 2, fences, &count, &err) == KVC_STALE_HANDLE);
+    }
     CHECK_OK(kvc_device_stream_destroy(m, two, &err));
     CHECK(kvc_device_stream_destroy(m, two, &err) == KVC_STALE_HANDLE);
   }

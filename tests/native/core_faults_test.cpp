@@ -74,7 +74,7 @@ class Engine {
     kvc_prompt prompt{};
     prompt.token_count = tokens_.size();
     prompt.scope = random_() % 2 == 0 ? 0 : KVC_NO_SCOPE;
-    prompt.device_stream = streams_[random_() % 3];
+    prompt.device_stream = streams_[random_() % kStreams];
     kvc_scope scope{};
     scope.parts = KVC_SCOPE_LORA_NAME | KVC_SCOPE_SALT;
     scope.lora_name_size = sizeof kName - 1;
@@ -93,6 +93,15 @@ class Engine {
       m_->Grow(1, &grow, &grown, nullptr);
       return grown.status;
     });
+    // A kernel that runs late, so that pages carry fences of many streams.
+    if (kernels && grown.status == KVC_OK) {
+      const bool was_counting = counting;
+      counting = false;  // the fake device's queue is not what it is about
+      const kvc_host_fill fill{0, 0, 1};
+      m_->EnqueueFill(prompt.device_stream, 1, &fill);
+      if (random_() % 4 == 0) (void)m_->Advance(0, random_() % 8);
+      counting = was_counting;
+    }
     if (grown.status == KVC_OK) {
       const kvc_commit_item commit{made.sequence, made.matched_tokens,
                                    tokens_.size() - made.matched_tokens};
@@ -127,6 +136,7 @@ class Engine {
   }
   Manager& manager() { return *m_; }
   uint64_t failures = 0;
+  bool kernels = false;
 
  private:
   // Repeats a call that memory failed, and looks at everything in between.
@@ -145,7 +155,8 @@ class Engine {
   std::shared_ptr<StreamingEventSink> sink_;
   std::unique_ptr<Manager> m_;
   std::vector<uint32_t> tokens_;
-  uint64_t streams_[3] = {};
+  static constexpr uint32_t kStreams = 7;
+  uint64_t streams_[kStreams] = {};
 };
 
 TEST(CoreFaults, TheSteadyStateTakesNoMemory) {
@@ -181,6 +192,7 @@ TEST(CoreFaults, EveryAllocationMayFail) {
   uint64_t failed = 0;
   for (uint64_t n = 0;; ++n) {
     Engine engine(7);
+    engine.kernels = true;
     allocations = 0;
     fail_at = n;
     counting = true;

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <random>
+#include <shared_mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -249,7 +250,7 @@ TEST(HostDevice, SlotsComeBackOnlyWhenTheirWorkHasRun) {
   HostDevice device(1, 8, 1, false);
   std::vector<uint32_t> slots;
   for (uint32_t s = device.OpenStream(); s != 0; s = device.OpenStream()) slots.push_back(s);
-  EXPECT_EQ(slots.size(), kDeviceSlots - 2);
+  EXPECT_EQ(slots.size(), kDeviceSlots - 1);
   device.EnqueueFill(slots[3], 0, 1);
   device.CloseStream(slots[3]);
   EXPECT_EQ(device.OpenStream(), 0u);
@@ -271,6 +272,11 @@ class FencePoolTest : public ::testing::Test {
   FenceSetId At(size_t stream, uint64_t position) {
     return pool_.Single({streams_[stream], position});
   }
+  uint32_t Count(FenceSetId set) {
+    uint32_t count = 0;
+    pool_.ForEach(set, [&count](const Fence&) { ++count; });
+    return count;
+  }
   HostDevice device_;
   FencePool pool_;
   std::vector<uint32_t> streams_;
@@ -278,8 +284,8 @@ class FencePoolTest : public ::testing::Test {
 
 TEST_F(FencePoolTest, ALaterFenceOfTheSameStreamWins) {
   const FenceSetId set = pool_.Merge(At(0, 1), At(0, 2));
-  EXPECT_EQ(pool_.Get(set).count, 1u);
-  EXPECT_EQ(pool_.Get(set).fences[0].position, 2u);
+  EXPECT_EQ(Count(set), 1u);
+  EXPECT_EQ(pool_.FirstPosition(set), 2u);
   EXPECT_EQ(pool_.SingleSlot(set), streams_[0]);
   EXPECT_EQ(pool_.live(), 1u);
   pool_.Release(set);
@@ -288,36 +294,45 @@ TEST_F(FencePoolTest, ALaterFenceOfTheSameStreamWins) {
 
 TEST_F(FencePoolTest, StreamsAreKeptApartAndReachedOnesDropped) {
   FenceSetId set = pool_.Merge(At(0, 1), At(1, 2));
-  EXPECT_EQ(pool_.Get(set).count, 2u);
+  EXPECT_EQ(Count(set), 2u);
   EXPECT_EQ(pool_.SingleSlot(set), 0u);
   EXPECT_FALSE(pool_.Reached(set));
   EXPECT_FALSE(pool_.UsableBy(set, streams_[0]));
   EXPECT_EQ(device_.Advance(streams_[1], 2), 2u);
   EXPECT_TRUE(pool_.UsableBy(set, streams_[0]));
+  const FenceSetId shared = pool_.Retain(set);
+  set = pool_.Prune(set);
+  EXPECT_EQ(pool_.SingleSlot(set), streams_[0]);
+  EXPECT_EQ(Count(shared), 2u) << "others share it, it stays as it was";
+  pool_.Release(shared);
   set = pool_.Merge(set, At(2, 1));
-  EXPECT_EQ(pool_.Get(set).count, 2u) << "the reached one went";
+  EXPECT_EQ(Count(set), 2u);
   pool_.Release(set);
   EXPECT_EQ(pool_.live(), 0u);
 }
 
-TEST_F(FencePoolTest, MoreThanFourAreJoinedIntoOne) {
+TEST_F(FencePoolTest, ASetMayHoldAFenceOfEveryStream) {
   FenceSetId set = 0;
   for (size_t i = 0; i < streams_.size(); ++i) set = pool_.Merge(set, At(i, 2));
-  EXPECT_LE(pool_.Get(set).count, FencePool::kMax);
-  EXPECT_FALSE(pool_.Reached(set));
+  EXPECT_EQ(Count(set), streams_.size());
+  EXPECT_EQ(pool_.live(), 1u);
   for (size_t i = 0; i + 1 < streams_.size(); ++i) (void)device_.Advance(streams_[i], 2);
   EXPECT_FALSE(pool_.Reached(set)) << "one stream is still missing";
+  set = pool_.Prune(set);
+  EXPECT_EQ(pool_.SingleSlot(set), streams_.back());
   (void)device_.Advance(streams_.back(), 2);
   EXPECT_TRUE(pool_.Reached(set));
-  pool_.Release(set);
+  EXPECT_EQ(pool_.Prune(set), 0u);
   EXPECT_EQ(pool_.live(), 0u);
 }
 
 TEST_F(FencePoolTest, ReservedSetsNeedNoAllocation) {
+  FenceList all;
+  for (size_t i = 0; i < streams_.size(); ++i) all.Add({streams_[i], 2});
   pool_.Reserve(5000);
   const size_t bytes = pool_.bytes();
   std::vector<FenceSetId> sets;
-  for (int i = 0; i < 5000; ++i) sets.push_back(At(0, 2));
+  for (int i = 0; i < 5000; ++i) sets.push_back(pool_.Make(all));
   EXPECT_EQ(pool_.bytes(), bytes);
   for (const FenceSetId set : sets) pool_.Release(set);
   pool_.Reserve(5000);

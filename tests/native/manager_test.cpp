@@ -13,6 +13,7 @@
 
 #include "native/src/handles.h"
 #include "native/src/manager.h"
+#include "native/src/status.h"
 #include "tests/native/recording_sink.h"
 
 namespace kvcast {
@@ -253,15 +254,18 @@ TEST_F(ManagerTest, CachedPagesBehindAFenceAreSkippedForOtherStreams) {
   EXPECT_EQ(Matched({3}), 0u);
   const kvc_grow_result refused = Grow(b, 3);
   EXPECT_EQ(refused.status, KVC_NOT_NOW);
-  EXPECT_EQ(refused.leaving_pages, 1u) << "2 waits for its fence; 1 for 2";
+  EXPECT_EQ(refused.leaving_pages, 2u) << "2 waits for its fence, 1 for 2";
+  EXPECT_EQ(Grow(b, 3).leaving_pages, 2u) << "asked again, told the same";
   // The stream itself may take them at once.
   const uint64_t c = Create({}, one).sequence;
   EXPECT_EQ(Grow(c, 1).evicted_blocks, 1u);
   EXPECT_EQ(m_->Advance(0, 100), 1u);
   EXPECT_EQ(Grow(b, 3).evicted_blocks, 1u);
   Check();
+  EXPECT_THROW(m_->CloseDeviceStream(one), Error) << "a sequence runs on it";
   EXPECT_EQ(Release(b), KVC_OK);
   EXPECT_EQ(Release(c), KVC_OK);
+  m_->CloseDeviceStream(one);
 }
 
 TEST_F(ManagerTest, AMatchNamesTheFencesOfOtherStreams) {
@@ -284,15 +288,21 @@ TEST_F(ManagerTest, AMatchNamesTheFencesOfOtherStreams) {
   EXPECT_EQ(three.waits[0].device_stream, streams[1]);
   EXPECT_EQ(three.waits[1].device_stream, streams[2]);
   const kvc_create_result all = Create({1, 2, 3, 4, 5, 6});
-  ASSERT_EQ(all.wait_count, 1u) << "six are joined into one";
-  uint8_t done = 1;
-  m_->QueryFences(1, all.waits, &done);
-  EXPECT_EQ(done, 0);
-  m_->StreamWait(streams[0], all.wait_count, all.waits);
-  while (m_->Advance(0, 1) == 1) {
+  ASSERT_EQ(all.wait_count, 6u);
+  kvc_fence fences[8];
+  uint32_t count = 0;
+  EXPECT_EQ(m_->Waits(all.sequence, 5, fences, &count, nullptr), KVC_INVALID_ARGUMENT);
+  ASSERT_EQ(m_->Waits(all.sequence, 8, fences, &count, nullptr), KVC_OK);
+  ASSERT_EQ(count, 6u);
+  for (uint32_t i = 0; i < KVC_MAX_WAITS; ++i) {
+    EXPECT_EQ(all.waits[i].device_stream, fences[i].device_stream);
   }
-  m_->QueryFences(1, all.waits, &done);
-  EXPECT_EQ(done, 1);
+  uint8_t done[6] = {};
+  m_->StreamWait(streams[0], count, fences);
+  while (m_->Advance(0, 1) == 1) {
+    m_->QueryFences(count, fences, done);
+  }
+  for (uint32_t i = 0; i < count; ++i) EXPECT_EQ(done[i], 1);
   EXPECT_EQ(Create({1, 2, 3}).wait_count, 0u);
   Check();
   m_->Reset();
@@ -310,6 +320,7 @@ TEST_F(ManagerTest, AWriteAfterGivingUpIsSeen) {
   m_->EnqueueFill(0, 1, &late);
   const uint64_t b = Create({}).sequence;
   EXPECT_EQ(Grow(b, 1).status, KVC_DEVICE_ERROR);
+  EXPECT_TRUE(Pages(b).empty());
   Check();
   EXPECT_EQ(Grow(b, 1).status, KVC_OK);
   EXPECT_EQ(Release(b), KVC_OK);

@@ -90,7 +90,9 @@ enum {
   KVC_INTERNAL = 11
 };
 
-/* Caller-owned; filled only when a call does not return KVC_OK. */
+/* Caller-owned. Filled when a call does not return KVC_OK, and with the story of
+ * the first item that failed when one does but an item's status is not KVC_OK;
+ * otherwise status is KVC_OK afterwards and the message empty. */
 typedef struct kvc_error {
   kvc_status status;
   int32_t system_code; /* errno or driver code behind it, or 0 */
@@ -327,7 +329,7 @@ typedef struct kvc_fence {
   uint64_t position;
 } kvc_fence;
 
-/* A result never names more fences than this; more are joined into one. */
+/* A result names the first so many fences; kvc_sequence_waits gives all of them. */
 #define KVC_MAX_WAITS 4
 
 typedef struct kvc_prompt {
@@ -341,7 +343,8 @@ typedef struct kvc_prompt {
 
 typedef struct kvc_create_result {
   kvc_status status;
-  uint32_t wait_count; /* fences the device stream must wait for before it reads */
+  uint32_t wait_count; /* fences the device stream must wait for before it reads; waits[] has the
+                          first KVC_MAX_WAITS, kvc_sequence_waits all of them */
   uint64_t sequence;
   uint64_t matched_tokens; /* a multiple of tokens_per_block; already committed */
   kvc_fence waits[KVC_MAX_WAITS];
@@ -380,8 +383,8 @@ typedef struct kvc_grow_result {
   kvc_status status;
   uint32_t added_pages;
   uint32_t evicted_blocks;
-  uint32_t leaving_pages; /* NOT_NOW: pages that would help once their fences are reached, as
-                             far as they were looked at */
+  uint32_t leaving_pages; /* NOT_NOW: pages that nobody holds, but that fences keep from this
+                             sequence's stream, directly or through a block built on theirs */
 } kvc_grow_result;
 
 /* Gives sequences room, all or nothing for each item, evicting least recently
@@ -419,6 +422,13 @@ KVC_API kvc_status kvc_sequences_commit(kvc_manager* manager, uint32_t count,
                                         const kvc_commit_item* items, const uint32_t* tokens,
                                         uint64_t token_count, kvc_commit_result* results,
                                         kvc_error* error) KVC_NOEXCEPT;
+
+/* Writes all fences that the last create or commit of the sequence named, into
+ * fences[0..capacity). *count is their number, at most 63, also when it exceeds
+ * `capacity` (then KVC_INVALID_ARGUMENT and nothing else is written). */
+KVC_API kvc_status kvc_sequence_waits(kvc_manager* manager, uint64_t sequence, uint32_t capacity,
+                                      kvc_fence* fences, uint32_t* count,
+                                      kvc_error* error) KVC_NOEXCEPT;
 
 /* Closes sequences. Committed blocks stay reusable and join the eviction list,
  * last block first; other pages go back to the pool behind a fence on the
@@ -505,9 +515,10 @@ KVC_API kvc_status kvc_manager_resident(kvc_manager* manager, kvc_hash_form form
 
 /* ------------------------------------------------------------------ device */
 
-/* Streams of the manager's device, at most 62 at once (else KVC_NOT_NOW). Ids are never reused;
- * destroying one runs or waits for nothing: its remaining work is executed by
- * later advances, its fences stay valid. */
+/* Streams of the manager's device, at most 63 at once (else KVC_NOT_NOW). Ids are
+ * never reused. Destroying one runs or waits for nothing: its remaining work is
+ * executed by later advances, its fences stay valid; KVC_BUSY while a sequence
+ * runs on it. */
 KVC_API kvc_status kvc_device_stream_create(kvc_manager* manager, uint64_t* out,
                                             kvc_error* error) KVC_NOEXCEPT;
 KVC_API kvc_status kvc_device_stream_destroy(kvc_manager* manager, uint64_t device_stream,
