@@ -94,7 +94,10 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
   ++live_handles().managers;
 }
 
-Manager::~Manager() { --live_handles().managers; }
+Manager::~Manager() {
+  live_handles().sequences -= open_sequences_;  // only tests leave any
+  --live_handles().managers;
+}
 
 // ------------------------------------------------------------------- healing
 
