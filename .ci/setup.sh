@@ -11,6 +11,9 @@
 # execute bits and renames go.mod files, so the toolchain is copied to .go/toolchain and mended there.
 # The choice is recorded in .go/path, which .ci/go reads.
 #
+# With the argument "lint" it brings clang and clang-format too, which nothing but make lint (and the C++ targets of
+# make fuzz) needs.
+#
 # Environment, for tests and for unusual machines:
 #   KVC_SETUP_GO_CANDIDATES  colon-separated go commands to consider instead of the PATH's and /usr/local/go
 #
@@ -26,6 +29,15 @@ CMAKE_MIN=3.22
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 state=$root/.go
+lint=
+case "$#:${1-}" in
+0:) ;;
+1:lint) lint=yes ;;
+*)
+  echo "usage: $0 [lint]" >&2
+  exit 2
+  ;;
+esac
 
 say() { echo "setup: $*"; }
 fail() {
@@ -60,6 +72,10 @@ missing_packages() {
   have ninja || list="$list ninja-build"
   gtest_ok || list="$list libgtest-dev"
   python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || list="$list python3-venv"
+  if [ -n "$lint" ]; then
+    have clang++ || list="$list clang"
+    have clang-format || list="$list clang-format"
+  fi
   [ -e /etc/ssl/certs/ca-certificates.crt ] || list="$list ca-certificates"
   echo "${list# }"
 }

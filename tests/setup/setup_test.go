@@ -140,9 +140,9 @@ func (w *world) goCommand(name, version, sum string) string {
 esac`, version, module, sum))
 }
 
-func (w *world) run() (stdout, stderr string, status int) {
+func (w *world) run(args ...string) (stdout, stderr string, status int) {
 	w.t.Helper()
-	return w.exec(filepath.Join(w.root, ".ci", "setup.sh"))
+	return w.exec(filepath.Join(w.root, ".ci", "setup.sh"), args...)
 }
 
 func (w *world) exec(name string, args ...string) (stdout, stderr string, status int) {
@@ -304,6 +304,43 @@ func TestEachMissingPieceNamesItsPackage(t *testing.T) {
 			w.mustFail("missing: " + name + ".")
 			w.wantCalls(aptUpdate(), aptInstall(name))
 		})
+	}
+}
+
+// Only lint needs clang; without that argument set-up does not bring it.
+func TestLint(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		has  []string
+		want []string
+	}{
+		{"neither", nil, []string{aptUpdate(), aptInstall("clang clang-format")}},
+		{"only clang", []string{"clang++"}, []string{aptUpdate(), aptInstall("clang-format")}},
+		{"both", []string{"clang++", "clang-format"}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.candidates(w.goCommand("go", "1.26.8", ""))
+			for _, name := range c.has {
+				w.program(name, "exit 0")
+			}
+			w.apt(`for p in clang++ clang-format; do printf '#!/bin/sh\n' >"$BIN/$p"; chmod +x "$BIN/$p"; done`)
+			if _, stderr, status := w.run("lint"); status != 0 {
+				t.Errorf("exit status %d: %s", status, stderr)
+			}
+			w.wantCalls(c.want...)
+		})
+	}
+}
+
+func TestWrongArguments(t *testing.T) {
+	for _, args := range [][]string{{"lnt"}, {""}, {"lint", "lint"}} {
+		w := newWorld(t)
+		w.candidates(w.goCommand("go", "1.26.8", ""))
+		if _, stderr, status := w.run(args...); status != 2 || !strings.Contains(stderr, "usage:") {
+			t.Errorf("%q: exit status %d, stderr %q", args, status, stderr)
+		}
+		w.wantCalls()
 	}
 }
 
