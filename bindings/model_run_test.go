@@ -280,8 +280,9 @@ func (l *lockstep) equal(what string, got, want any) {
 	}
 }
 
-// waits compares fences. Positions are the device's own business, so only the
-// streams are compared, and that none has been reached yet.
+// waits compares fences. Positions and order are the device's own business, so
+// only the streams are compared, and that none has been reached yet. Whoever
+// waits for them does so in the order given, so the model's take that order.
 func (l *lockstep) waits(what string, got []bindings.Fence, want []mFence) {
 	l.t.Helper()
 	var gotStreams, wantStreams []bindings.DeviceStream
@@ -301,6 +302,12 @@ func (l *lockstep) waits(what string, got []bindings.Fence, want []mFence) {
 	if slices.Contains(done, true) {
 		l.t.Fatalf("%s: waits for a fence that has been reached: %v %v", what, got, done)
 	}
+	slices.SortFunc(want, func(a, b mFence) int {
+		at := func(f mFence) int {
+			return slices.IndexFunc(got, func(g bindings.Fence) bool { return g.Stream == f.stream })
+		}
+		return at(a) - at(b)
+	})
 }
 
 // pageTokens writes the marker of a block or scribbles on a private page.

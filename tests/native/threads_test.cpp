@@ -153,7 +153,7 @@ class Engine {
 TEST(Threads, EightAtOnce) {
   const uint64_t seed = EnvNumber("KVC_SEED", 17);
   const int requests =
-      static_cast<int>(EnvNumber("KVC_REQUESTS", kvcast::testing::kSanitized ? 600 : 4000));
+      static_cast<int>(EnvNumber("KVC_REQUESTS", kvcast::testing::kSanitized ? 2500 : 4000));
   for (const uint32_t entries : {1u, 16u, 50000u}) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", entries " + std::to_string(entries));
     CacheOptions options;
