@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,7 +40,12 @@ func newTap(std streams) *cobra.Command {
 		Short: "Decode the event stream of any engine and print it",
 		Long: "Decodes the event stream of any engine (events as maps or arrays) and prints one\n" +
 			"line per event. The publisher need not be there yet. Ends on an interrupt, after\n" +
-			"--max-batches, or after --idle-exit without a message.",
+			"--max-batches, or after --idle-exit without a message.\n\n" +
+			"A frame may have 32 MiB; a longer one ends the connection and the run. The decoded\n" +
+			"parts of a batch may take 4 MiB and 12 bytes per byte of the payload, at most\n" +
+			"256 MiB; a larger batch cannot be read. A mirror holds 8,388,608 blocks. The number\n" +
+			"of frames in a message is not bounded: tap an engine that is not trusted under a\n" +
+			"memory limit.",
 		Args: exactArgs("ENDPOINT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.endpoint = args[0]
@@ -72,6 +78,7 @@ func tap(ctx context.Context, o tapOptions, std streams) (err error) {
 		return err
 	}
 	t := &tapper{o: o, out: bufio.NewWriterSize(std.out, 64<<10)}
+	t.json.w = t.out
 	switch {
 	case o.verify:
 		t.verifier = subscribe.NewVerifier(subscribe.VerifierOptions{})
@@ -101,7 +108,19 @@ func tap(ctx context.Context, o tapOptions, std streams) (err error) {
 		t.out.Flush()
 		return err
 	}
-	if file != nil {
+	received := t.totals.Batches > 0
+	if err == nil && !received {
+		nothing := fmt.Errorf("nothing was received from %s", o.endpoint)
+		switch {
+		case o.verify:
+			err = breachError{nothing}
+		case file != nil:
+			t.out.Flush()
+			return fmt.Errorf("--mirror-out %s: not written: %w", o.mirrorOut, nothing)
+		}
+	}
+	// A mirror of nothing must not take the place of a file.
+	if file != nil && received {
 		patterns := t.mirror.Patterns()
 		if fileErr := file.commit(func(w io.Writer) error { return writePatterns(w, patterns) }); fileErr != nil {
 			return fileErr
@@ -121,9 +140,14 @@ type tapper struct {
 	mirror   *subscribe.Mirror   // nil when nobody needs it
 	verifier *subscribe.Verifier // nil without --verify
 	line     []byte              // reused by printing
+	json     jsonWriter
 
 	totals tapTotals
-	next   uint64
+	last   lastBatch
+	// next is the number to come; not known before the first batch and after
+	// the mark of a new life.
+	next      uint64
+	knowsNext bool
 }
 
 // tapTotals is what has been received; the JSON names are part of the command
@@ -147,10 +171,11 @@ func (t *tapper) run(ctx context.Context, client *subscribe.Client) error {
 		poll := tapPoll
 		if t.o.idleExit > 0 {
 			left := t.o.idleExit - time.Since(last)
-			if left <= 0 {
+			if left > 0 {
+				poll = min(poll, left)
+			} else if !client.Lost() {
 				return nil
 			}
-			poll = min(poll, left)
 		}
 		m, err := client.Receive(poll)
 		switch {
@@ -190,22 +215,21 @@ func (t *tapper) malformed(err error) error {
 }
 
 func (t *tapper) take(m *subscribe.Message) error {
-	if m.Seq == wire.EndSeq && len(m.Payload) == 0 {
-		return t.printNote("restart", "mark of a new publisher life")
+	if m.Seq == wire.EndSeq {
+		if len(m.Payload) == 0 {
+			t.knowsNext = false
+			return t.printNote("restart", "mark of a new publisher life")
+		}
+		return t.malformed(fmt.Errorf("batch %d: the number is the end mark of replays", m.Seq))
+	}
+	if err := t.follow(m.Seq); err != nil {
+		return err
 	}
 	batch, err := t.decoder.Decode(m.Payload)
 	if err != nil {
 		return t.malformed(fmt.Errorf("batch %d: %w", m.Seq, err))
 	}
-	if t.totals.Batches > 0 && m.Seq > t.next {
-		t.totals.MissingBatches += m.Seq - t.next
-		if t.verifier == nil {
-			if err := t.printNote("gap", fmt.Sprintf("%d batches are missing before %d", m.Seq-t.next, m.Seq)); err != nil {
-				return err
-			}
-		}
-	}
-	t.next = m.Seq + 1
+	t.last.note(m.Seq, batch, t.totals.Batches == 0)
 	t.count(m, batch)
 	if err := t.printBatch(m, batch); err != nil {
 		return err
@@ -220,6 +244,30 @@ func (t *tapper) take(m *subscribe.Message) error {
 		}
 	case t.mirror != nil:
 		return t.mirror.Apply(batch.Events)
+	}
+	return nil
+}
+
+// follow compares the number of a batch with the one before. A verifier names
+// what is wrong itself.
+func (t *tapper) follow(seq uint64) error {
+	next, known := t.next, t.knowsNext
+	t.next, t.knowsNext = seq+1, true // seq is below EndSeq
+	switch {
+	case !known || seq == next:
+		return nil
+	case seq > next:
+		missing := seq - next
+		// Whoever sends odd numbers can send them often.
+		if t.totals.MissingBatches += missing; t.totals.MissingBatches < missing {
+			t.totals.MissingBatches = math.MaxUint64
+		}
+		if t.verifier == nil {
+			return t.printNote("gap", fmt.Sprintf("%d batches are missing before %d", missing, seq))
+		}
+	case t.verifier == nil:
+		return t.printNote("restart",
+			fmt.Sprintf("number %d comes after %d: the publisher began anew, or batches came again", seq, next-1))
 	}
 	return nil
 }

@@ -4,64 +4,21 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/kvcast/kvcast/bindings/event"
 	"github.com/kvcast/kvcast/publisher/subscribe"
 	"github.com/kvcast/kvcast/publisher/wire"
 )
 
-// jsonBatch is one line of tap --json.
-type jsonBatch struct {
-	Type    string      `json:"type"` // "batch"
-	Seq     uint64      `json:"seq"`
-	Topic   string      `json:"topic"`
-	TS      *float64    `json:"ts"` // null if not finite
-	Rank    *uint64     `json:"rank"`
-	Events  []jsonEvent `json:"events"`
-	Remarks []string    `json:"remarks,omitempty"`
-}
-
-// jsonEvent has the keys of the wire. Hashes are numbers as they were sent
-// (signed64: negative ones too), byte hashes strings of 0x and hexadecimal.
-type jsonEvent struct {
-	Type          string             `json:"type"`
-	BlockHashes   []jsonHash         `json:"block_hashes,omitempty"`
-	Parent        *jsonHash          `json:"parent_block_hash,omitempty"`
-	Tokens        []any              `json:"token_ids,omitempty"`
-	BlockSize     uint32             `json:"block_size,omitempty"`
-	LoRAID        *uint64            `json:"lora_id,omitempty"`
-	LoRAName      string             `json:"lora_name,omitempty"`
-	Medium        string             `json:"medium,omitempty"`
-	GroupIdx      *uint64            `json:"group_idx,omitempty"`
-	SpecKind      string             `json:"kv_cache_spec_kind,omitempty"`
-	SlidingWindow uint64             `json:"kv_cache_spec_sliding_window,omitempty"`
-	Locality      string             `json:"locality,omitempty"`
-	Ownership     string             `json:"ownership,omitempty"`
-	SessionID     string             `json:"session_id,omitempty"`
-	CacheSalt     string             `json:"cache_salt,omitempty"`
-	ExtraKeys     [][]event.ExtraKey `json:"extra_keys,omitempty"`
-	MMKeys        [][]event.MMKey    `json:"mm_keys,omitempty"`
-	Error         string             `json:"error,omitempty"`
-}
-
-type jsonHash wire.Hash
-
-func (h jsonHash) MarshalJSON() ([]byte, error) {
-	if h.Kind == wire.HashBytes {
-		return json.Marshal(wire.Hash(h).String())
-	}
-	return []byte(wire.Hash(h).String()), nil
-}
-
 // printBatch writes what a batch holds.
 func (t *tapper) printBatch(m *subscribe.Message, b *wire.Batch) error {
 	if t.o.json {
-		return printJSON(t.out, newJSONBatch(m, b))
+		return outputError(t.json.batch(m, b))
 	}
 	prefix := fmt.Sprintf("%8d  ", m.Seq)
 	if m.Topic != "" {
@@ -103,7 +60,7 @@ func describe(e *wire.Event) string {
 	case e.Kind == wire.KindStored:
 		parent := "root"
 		if e.HasParent {
-			parent = e.Parent.String()
+			parent = short(e.Parent)
 		}
 		s := fmt.Sprintf("stored   %s%s  of %d tokens under %s", place(e), hashes(e.Hashes), e.BlockSize, parent)
 		if e.HasLoRAID {
@@ -134,10 +91,21 @@ func hashes(h []wire.Hash) string {
 	case 0:
 		return "     0 blocks"
 	case 1:
-		return "     1 block  " + h[0].String()
+		return "     1 block  " + short(h[0])
 	default:
-		return fmt.Sprintf("%6d blocks %s .. %s", len(h), h[0], h[len(h)-1])
+		return fmt.Sprintf("%6d blocks %s .. %s", len(h), short(h[0]), short(h[len(h)-1]))
 	}
+}
+
+// short cuts a hash of bytes to twice the length of a usual digest: it may have
+// thousands of them.
+func short(h wire.Hash) string {
+	const most = len("0x") + 4*len(event.Digest{})
+	s := h.String()
+	if len(s) > most {
+		return s[:most] + "..."
+	}
+	return s
 }
 
 // plain keeps a string from the network from playing with the terminal.
@@ -148,71 +116,26 @@ func plain(s string) string {
 	return s
 }
 
-func newJSONBatch(m *subscribe.Message, b *wire.Batch) *jsonBatch {
-	j := &jsonBatch{Type: "batch", Seq: m.Seq, Topic: m.Topic, Events: make([]jsonEvent, len(b.Events))}
-	if !math.IsNaN(b.TS) && !math.IsInf(b.TS, 0) {
-		j.TS = &b.TS
-	}
-	if b.HasRank {
-		j.Rank = &b.Rank
-	}
-	for i := range b.Events {
-		fillJSON(&j.Events[i], &b.Events[i])
-	}
-	for _, r := range b.Remarks {
-		j.Remarks = append(j.Remarks, r.String())
-	}
-	return j
-}
-
-func fillJSON(j *jsonEvent, e *wire.Event) {
-	j.Type = e.Type
-	if e.Err != nil {
-		j.Error = e.Err.Error()
-		return
-	}
-	for _, h := range e.Hashes {
-		j.BlockHashes = append(j.BlockHashes, jsonHash(h))
-	}
-	if e.HasMedium {
-		j.Medium = e.Medium
-	}
-	if e.Kind == wire.KindStored {
-		if e.HasParent {
-			j.Parent = (*jsonHash)(&e.Parent)
-		}
-		j.Tokens = make([]any, len(e.Tokens))
-		for i, token := range e.Tokens {
-			j.Tokens[i] = token
-		}
-		j.BlockSize, j.LoRAName = e.BlockSize, e.LoRAName
-		if e.HasLoRAID {
-			j.LoRAID = &e.LoRAID
-		}
-	}
-	x := e.Extra
-	if x == nil {
-		return
-	}
-	for _, s := range x.StringTokens {
-		j.Tokens[s.Index] = s.Value
-	}
-	if x.HasGroupIdx {
-		j.GroupIdx = &x.GroupIdx
-	}
-	j.SpecKind, j.SlidingWindow = x.SpecKind, x.SlidingWindow
-	j.Locality, j.Ownership, j.SessionID, j.CacheSalt = x.Locality, x.Ownership, x.SessionID, x.CacheSalt
-	j.ExtraKeys, j.MMKeys = x.ExtraKeys, x.MMKeys
-}
-
 // jsonSummary is the last line of tap --json. Verified is absent without
 // --verify.
 type jsonSummary struct {
 	Type     string    `json:"type"` // "summary"
 	Received tapTotals `json:"received"`
+	// Last is absent when nothing was received.
+	Last *jsonLast `json:"last,omitempty"`
 	// MirrorBlocks is absent when no mirror was kept.
 	MirrorBlocks *int        `json:"mirror_blocks,omitempty"`
 	Verified     *jsonReport `json:"verified,omitempty"`
+}
+
+// jsonLast is the last batch that was received.
+type jsonLast struct {
+	Seq uint64   `json:"seq"`
+	TS  *float64 `json:"ts"` // Unix seconds; null if not finite
+	// FinalClear tells that the last event was a clear after others, as a
+	// publisher sends it when it closes. Without it the stream may go on: what
+	// was lost after the last batch does not show.
+	FinalClear bool `json:"final_clear"`
 }
 
 type jsonReport struct {
@@ -230,6 +153,12 @@ type jsonReport struct {
 func (t *tapper) end(breach error) error {
 	if t.o.json {
 		s := jsonSummary{Type: "summary", Received: t.totals}
+		if t.totals.Batches > 0 {
+			s.Last = &jsonLast{Seq: t.last.seq, FinalClear: t.last.clear}
+			if finite(t.last.ts) {
+				s.Last.TS = &t.last.ts
+			}
+		}
 		if t.mirror != nil {
 			n := t.mirror.Len()
 			s.MirrorBlocks = &n
@@ -254,6 +183,9 @@ func (t *tapper) end(breach error) error {
 	lines := []string{fmt.Sprintf("   total  %s batches, %s events, %s blocks stored, %s removed, %s batches missing, %s malformed",
 		grouped(t.totals.Batches), grouped(t.totals.Events), grouped(t.totals.StoredBlocks),
 		grouped(t.totals.RemovedBlocks), grouped(t.totals.MissingBatches), grouped(t.totals.Malformed))}
+	if t.totals.Batches > 0 {
+		lines = append(lines, "    last  "+t.last.String())
+	}
 	if t.mirror != nil {
 		lines = append(lines, fmt.Sprintf("  mirror  %s blocks", grouped(uint64(t.mirror.Len()))))
 	}
@@ -268,11 +200,41 @@ func (t *tapper) end(breach error) error {
 	return outputError(t.out.Flush())
 }
 
+// lastBatch is what is known of the end of the stream.
+type lastBatch struct {
+	seq uint64
+	ts  float64
+	// clear tells that the last event is a clear that does not open a life.
+	clear bool
+}
+
+// note takes the next batch; first tells that none came before it.
+func (l *lastBatch) note(seq uint64, b *wire.Batch, first bool) {
+	l.seq, l.ts = seq, b.TS
+	if n := len(b.Events); n > 0 {
+		l.clear = b.Events[n-1].Kind == wire.KindCleared && seq > 0 && !first
+	}
+}
+
+// String says what was last, and whether more may follow.
+func (l *lastBatch) String() string {
+	s := fmt.Sprintf("batch %d at ", l.seq)
+	// Before the year 0 and beyond 9999 there is no usual form.
+	if l.ts > -6e10 && l.ts < 2.5e11 {
+		s += time.UnixMicro(int64(l.ts * 1e6)).UTC().Format("2006-01-02T15:04:05.000Z")
+	} else {
+		s += strconv.FormatFloat(l.ts, 'g', -1, 64)
+	}
+	if l.clear {
+		return s + "; the last event is a clear"
+	}
+	return s + "; the stream may go on: no final clear was seen"
+}
+
+func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+
 // verdict says what has been verified and what could not be.
 func verdict(r subscribe.Report) string {
-	if r.Batches == 0 {
-		return "nothing received"
-	}
 	s := fmt.Sprintf("batches %d to %d keep the contract; keys of %s blocks recomputed",
 		r.FirstSeq, r.LastSeq, grouped(r.VerifiedKeys))
 	if r.HasForm {

@@ -50,6 +50,11 @@ type tapLine struct {
 		MissingBatches int `json:"missing_batches"`
 		Malformed      int `json:"malformed"`
 	} `json:"received"`
+	Last *struct {
+		Seq        int     `json:"seq"`
+		TS         float64 `json:"ts"`
+		FinalClear bool    `json:"final_clear"`
+	} `json:"last"`
 	MirrorBlocks *int `json:"mirror_blocks"`
 	Verified     *struct {
 		Good           bool   `json:"good"`

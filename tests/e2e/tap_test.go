@@ -4,12 +4,14 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -81,6 +83,8 @@ type vector struct {
 		Hashes    []json.RawMessage `json:"block_hashes"`
 		BlockSize int               `json:"block_size"`
 		Tokens    []json.RawMessage `json:"token_ids"`
+		ExtraKeys any               `json:"extra_keys"`
+		MMKeys    any               `json:"mm_keys"`
 	} `json:"events"`
 }
 
@@ -153,6 +157,8 @@ func TestTapReadsOtherEngines(t *testing.T) {
 						Hashes    []json.RawMessage `json:"block_hashes"`
 						BlockSize int               `json:"block_size"`
 						Tokens    []json.RawMessage `json:"token_ids"`
+						ExtraKeys any               `json:"extra_keys"`
+						MMKeys    any               `json:"mm_keys"`
 						Error     string            `json:"error"`
 					} `json:"events"`
 				}
@@ -166,6 +172,10 @@ func TestTapReadsOtherEngines(t *testing.T) {
 						len(got.Hashes) != len(want.Hashes) || fmt.Sprintf("%s", got.Tokens) != fmt.Sprintf("%s", want.Tokens) {
 						t.Errorf("%s: got %+v, want %+v", v.Name, got, want)
 						continue
+					}
+					// Numbers and nested lists as they were sent.
+					if !reflect.DeepEqual(got.ExtraKeys, want.ExtraKeys) || !reflect.DeepEqual(got.MMKeys, want.MMKeys) {
+						t.Errorf("%s: extra keys %v, %v, want %v, %v", v.Name, got.ExtraKeys, got.MMKeys, want.ExtraKeys, want.MMKeys)
 					}
 					for j, h := range want.Hashes {
 						if w := wantHash(t, h); string(got.Hashes[j]) != w {
@@ -225,15 +235,21 @@ func TestTapNamesTheBreach(t *testing.T) {
 		want     string
 		mirror   string
 	}{
-		"gap":            {messages: []message{{0, cleared}, {1, root}, {3, empty}}, want: "batch 3: the number before was 1: 1 batches are missing", mirror: "1234605616436508552\n"},
-		"no clear first": {messages: []message{{0, root}}, want: "batch 0: a life begins with a store"},
-		"unknown parent": {messages: []message{{0, cleared}, {1, golden(t, "v07_stored_two_blocks_neg_parent")}}, want: "batch 1, event 0: parent -723685415333072913 is not announced"},
-		"unknown block":  {messages: []message{{0, cleared}, {1, golden(t, "v04_removed_one")}}, want: "batch 1, event 0: hash 1234605616436508552 is removed but not announced"},
-		"stored twice":   {messages: []message{{0, cleared}, {1, root}, {2, root}}, want: "batch 2, event 0: hash 1234605616436508552 is announced already", mirror: "1234605616436508552\n"},
-		"nil rank":       {messages: []message{{0, cleared}, {1, golden(t, "v02_empty_batch_nil_rank")}}, want: "batch 1: nil rank"},
-		"block size 0":   {messages: []message{{0, cleared}, {1, golden(t, "v17_stored_cpu_placeholder")}}, want: "batch 1, event 0: block size 0"},
-		"garbage":        {messages: []message{{0, cleared}, {1, []byte{0xc1}}}, want: "unreadable message: batch 1: wire: decode"},
-		"two frames":     {messages: []message{{0, cleared}}, frames: [][]byte{{}, {}}, want: "unreadable message: subscribe: receive: malformed message: 2 frames, want 3"},
+		"gap":              {messages: []message{{0, cleared}, {1, root}, {3, empty}}, want: "batch 3: the number before was 1: 1 batches are missing", mirror: "1234605616436508552\n"},
+		"no clear first":   {messages: []message{{0, root}}, want: "batch 0: a life begins with a store"},
+		"unknown parent":   {messages: []message{{0, cleared}, {1, golden(t, "v07_stored_two_blocks_neg_parent")}}, want: "batch 1, event 0: parent -723685415333072913 is not announced"},
+		"unknown block":    {messages: []message{{0, cleared}, {1, golden(t, "v04_removed_one")}}, want: "batch 1, event 0: hash 1234605616436508552 is removed but not announced"},
+		"stored twice":     {messages: []message{{0, cleared}, {1, root}, {2, root}}, want: "batch 2, event 0: hash 1234605616436508552 is announced already", mirror: "1234605616436508552\n"},
+		"nil rank":         {messages: []message{{0, cleared}, {1, golden(t, "v02_empty_batch_nil_rank")}}, want: "batch 1: nil rank"},
+		"block size 0":     {messages: []message{{0, cleared}, {1, golden(t, "v17_stored_cpu_placeholder")}}, want: "batch 1, event 0: block size 0"},
+		"garbage":          {messages: []message{{0, cleared}, {1, []byte{0xc1}}}, want: "unreadable message: batch 1: wire: decode"},
+		"two frames":       {messages: []message{{0, cleared}}, frames: [][]byte{{}, {}}, want: "unreadable message: subscribe: receive: malformed message: 2 frames, want 3"},
+		"end mark":         {messages: []message{{0, cleared}, {-1, empty}}, want: "unreadable message: batch 18446744073709551615: the number is the end mark"},
+		"hash of 65 bytes": {messages: []message{{0, cleared}, {1, storedBytes("\xc4\x41" + strings.Repeat("x", 65))}}, want: "batch 1, event 0: a hash of 65 bytes, 1 to 64 are allowed"},
+		"long hash":        {messages: []message{{0, cleared}, {1, storedBytes("\xc5\xea\x60" + strings.Repeat("x", 60000))}}, want: "batch 1, event 0: a hash of 60000 bytes"},
+		"hash of 0 bytes":  {messages: []message{{0, cleared}, {1, storedBytes("\xc4\x00")}}, want: "batch 1, event 0: a hash of 0 bytes"},
+		"large for its size": {messages: []message{{0, cleared}, {1, nilExtraKeys(1 << 20)}},
+			want: "unreadable message: batch 1: wire: decode: event 0: extra_keys: size limit exceeded"},
 		"other key": {messages: []message{{0, cleared}, {1, storedChain(t)}},
 			want: "batch 1, event 0: hash 7 is not the key of its parent and tokens, 1735720619063549889", mirror: "8901721255985266736\n"},
 	} {
@@ -252,11 +268,40 @@ func TestTapNamesTheBreach(t *testing.T) {
 			if got := read(t, mirror); got != c.mirror {
 				t.Errorf("mirror %q, want %q", got, c.mirror)
 			}
-			if strings.Contains(tap.stdout.String(), "verified") {
+			out := tap.stdout.String()
+			if strings.Contains(out, "verified") || !strings.Contains(out, "   total  ") {
 				t.Errorf("says in spite of it: %s", tail(&tap.stdout))
 			}
 		})
 	}
+	t.Run("too many places", func(t *testing.T) {
+		engine, endpoint := newEngine(t)
+		tap := start(t, "tap", endpoint, "--verify")
+		engine.join()
+		engine.batch(0, cleared)
+		for i := range 65 {
+			engine.batch(i+1, storedIn("\xc4\x01"+string(rune(i)), fmt.Sprintf("m%02d", i)))
+		}
+		tap.wantLine(1, "kvcast: batch 65, event 0: more than 64 pairs of medium and group")
+	})
+}
+
+// storedIn is a batch of one BlockStored with one hash, given in msgpack, and
+// a medium of three letters.
+func storedIn(hash, medium string) []byte {
+	return []byte("\x93\xcb\x41\xd9\x54\xfc\x40\x20\x00\x00\x91\x87\xa4type\xabBlockStored\xacblock_hashes\x91" + hash +
+		"\xb1parent_block_hash\xc0\xa9token_ids\x91\x01\xaablock_size\x01\xa7lora_id\xc0\xa6medium\xa3" + medium + "\x00")
+}
+
+func storedBytes(hash string) []byte { return storedIn(hash, "GPU") }
+
+// nilExtraKeys is a batch that is well-formed and lists n blocks' extra_keys
+// for one block.
+func nilExtraKeys(n int) []byte {
+	b := []byte("\x93\xcb\x41\xd9\x54\xfc\x40\x20\x00\x00\x91\x87\xa4type\xabBlockStored\xacblock_hashes\x91\x07" +
+		"\xb1parent_block_hash\xc0\xa9token_ids\x91\x01\xaablock_size\x01\xa7lora_id\xc0\xaaextra_keys\xdd")
+	b = binary.BigEndian.AppendUint32(b, uint32(n))
+	return append(append(b, bytes.Repeat([]byte{0xc0}, n)...), 0)
 }
 
 // Tap tells how many keys it has recomputed, and of how many it could not: a
@@ -328,7 +373,7 @@ func TestTapGoesOn(t *testing.T) {
 	t.Parallel()
 	engine, endpoint := newEngine(t)
 	mirror := filepath.Join(t.TempDir(), "mirror")
-	tap := start(t, "tap", endpoint, "--mirror-out", mirror, "--max-batches", "4")
+	tap := start(t, "tap", endpoint, "--mirror-out", mirror, "--max-batches", "8")
 	engine.join()
 	engine.send([]byte("one frame"))
 	engine.batch(5, []byte("no msgpack"))
@@ -336,6 +381,13 @@ func TestTapGoesOn(t *testing.T) {
 	engine.batch(9, empty)
 	engine.send([]byte("\x1b[2J"), binary.BigEndian.AppendUint64(nil, 10), cleared)
 	engine.batch(11, golden(t, "v06_stored_root_block"))
+	engine.batch(10, empty)
+	// Two gaps that are together more than a number can hold.
+	engine.batch(-3, empty)
+	engine.batch(-1, empty)
+	engine.send(nil, binary.BigEndian.AppendUint64(nil, 1<<64-1), nil)
+	engine.batch(0, empty)
+	engine.batch(-2, empty)
 	tap.good()
 	out := tap.stdout.String()
 	for _, want := range []string{
@@ -345,7 +397,13 @@ func TestTapGoesOn(t *testing.T) {
 		"     gap  2 batches are missing before 9\n",
 		"       9  kv  empty\n",
 		`      10  "\x1b[2J"  cleared` + "\n",
-		"   total  4 batches, 3 events, 2 blocks stored, 0 removed, 2 batches missing, 2 malformed\n",
+		" restart  number 10 comes after 11: the publisher began anew, or batches came again\n",
+		"     gap  18446744073709551602 batches are missing before 18446744073709551613\n",
+		"malformed  batch 18446744073709551615: the number is the end mark of replays\n",
+		" restart  mark of a new publisher life\n       0  kv  empty\n",
+		"     gap  18446744073709551613 batches are missing before 18446744073709551614\n",
+		"   total  8 batches, 3 events, 2 blocks stored, 0 removed, 18,446,744,073,709,551,615 batches missing, 3 malformed\n",
+		"    last  batch 18446744073709551614 at 2023-11-14T22:13:20.500Z; the stream may go on: no final clear was seen\n",
 		"  mirror  1 blocks\n",
 	} {
 		if !strings.Contains(out, want) {
@@ -360,15 +418,110 @@ func TestTapGoesOn(t *testing.T) {
 	}
 }
 
-// --idle-exit ends a tap that hears nothing, and a topic filters.
-func TestTapIdleExit(t *testing.T) {
+// A stream of nothing proves nothing, and its mirror replaces no file.
+func TestTapNothingReceived(t *testing.T) {
 	t.Parallel()
-	p := start(t, "tap", "ipc://"+filepath.Join(shortTemp(t), "nobody"), "--verify", "--idle-exit", "100ms")
-	p.good()
-	if out := p.stdout.String(); !strings.Contains(out, "verified  nothing received") {
+	folder := shortTemp(t)
+	endpoint := "ipc://" + filepath.Join(folder, "nobody")
+	mirror := filepath.Join(folder, "mirror")
+	if err := os.WriteFile(mirror, []byte("123\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	nothing := "nothing was received from " + endpoint + "\n"
+	idle := []string{"tap", endpoint, "--idle-exit", "50ms"}
+	start(t, idle...).good()
+	p := start(t, append(idle, "--verify")...)
+	p.wantLine(1, "kvcast: "+nothing)
+	if out := p.stdout.String(); strings.Contains(out, "verified") || strings.Contains(out, "last") || !strings.Contains(out, "total  0 batches") {
 		t.Errorf("got %q", out)
 	}
+	start(t, append(idle, "--verify", "--mirror-out", mirror)...).wantLine(1, "kvcast: "+nothing)
+	start(t, append(idle, "--mirror-out", mirror)...).wantLine(2, "kvcast: --mirror-out "+mirror+": not written: "+nothing)
+	if got := read(t, mirror); got != "123\n" {
+		t.Errorf("the file now holds %q", got)
+	}
+	names, err := os.ReadDir(folder)
+	if err != nil || len(names) != 1 {
+		t.Errorf("left behind: %v, %v", names, err)
+	}
 
+	p = startPiped(t, append(idle, "--verify")...)
+	var end tapLine
+	p.line(&end)
+	p.wantLine(1, nothing)
+	if end.Verified == nil || end.Verified.Good || end.Verified.Breach != strings.TrimSpace(nothing) || end.Last != nil {
+		t.Errorf("ends with %+v", end)
+	}
+}
+
+// The summary tells where the stream was left, and whether its end was seen.
+func TestTapTellsTheEnd(t *testing.T) {
+	t.Parallel()
+	root := golden(t, "v06_stored_root_block")
+	for name, c := range map[string]struct {
+		payloads [][]byte
+		final    bool
+	}{
+		"the first clear":   {[][]byte{cleared}, false},
+		"stored":            {[][]byte{cleared, root}, false},
+		"cleared":           {[][]byte{cleared, root, cleared}, true},
+		"cleared and empty": {[][]byte{cleared, root, cleared, empty}, true},
+		"goes on":           {[][]byte{cleared, root, cleared, root}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run := func(start func(*testing.T, ...string) *process) *process {
+				engine, endpoint := newEngine(t)
+				p := start(t, "tap", endpoint, "--verify", "--max-batches", fmt.Sprint(len(c.payloads)))
+				engine.join()
+				for i, b := range c.payloads {
+					engine.batch(i, b)
+				}
+				return p
+			}
+			lines := run(startPiped)
+			var end tapLine
+			for end.Type != "summary" {
+				lines.line(&end)
+			}
+			lines.good()
+			if last := len(c.payloads) - 1; end.Last == nil || end.Last.Seq != last || end.Last.TS != 1700000000.5 || end.Last.FinalClear != c.final {
+				t.Errorf("ends with %+v", end.Last)
+			}
+			human := run(start)
+			human.good()
+			want := fmt.Sprintf("    last  batch %d at 2023-11-14T22:13:20.500Z; ", len(c.payloads)-1)
+			if c.final {
+				want += "the last event is a clear\n"
+			} else {
+				want += "the stream may go on: no final clear was seen\n"
+			}
+			if out := human.stdout.String(); !strings.Contains(out, want) {
+				t.Errorf("%q lacks %q", out, want)
+			}
+		})
+	}
+}
+
+// A frame beyond the limit ends the connection for good, and tap with it, also
+// when that takes longer to find out than --idle-exit.
+func TestTapRefusesLongFrames(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"--verify", "--idle-exit", "200ms"}, {"--idle-exit", "200ms"}, {"--verify"}} {
+		engine, endpoint := newEngine(t)
+		tap := start(t, append([]string{"tap", endpoint}, args...)...)
+		engine.join()
+		engine.batch(0, cleared)
+		engine.batch(1, make([]byte, 32<<20+1))
+		tap.wantLine(2, "kvcast: subscribe: receive: connection given up: a frame beyond the limit, or no ZMTP: frames may have 33554432 bytes\n")
+		if out := tap.stdout.String(); strings.Contains(out, "verified") {
+			t.Errorf("%v: got %q", args, out)
+		}
+	}
+}
+
+// A topic filters.
+func TestTapTopic(t *testing.T) {
+	t.Parallel()
 	engine, endpoint := newEngine(t)
 	tap := start(t, "tap", endpoint, "--topic", "kv", "--idle-exit", "3s")
 	engine.join()
