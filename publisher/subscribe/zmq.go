@@ -205,6 +205,12 @@ func (c *Client) idle() error {
 	return &Error{"receive", ErrTimeout, ""}
 }
 
+// Lost reports that a connection has ended and that it is not known yet whether
+// ZeroMQ tries again. Call Receive on: within about a second it returns
+// ErrProtocol, or Lost is false. It holds what the last Receive without a
+// message has found out.
+func (c *Client) Lost() bool { return !c.lost.IsZero() }
+
 // Close ends the connection and frees the context. A second call does nothing.
 func (c *Client) Close() error {
 	var err error
