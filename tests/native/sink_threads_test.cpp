@@ -53,7 +53,10 @@ class MiniManager final : public kvcast::SinkHost {
   void Step(std::mt19937_64& random) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (sink_ == nullptr) return;
-    if (random() % 200 == 0) {
+    // By blocks stored and not by steps: between two clears more are stored than
+    // the arena holds, so some are removed, however slow the drainer is.
+    if (stored >= next_clear_) {
+      next_clear_ = stored + 3 * kBlocks + random() % (3 * kBlocks);
       sink_->Clear();
       for (const auto& chain : chains_) free_.insert(free_.end(), chain.begin(), chain.end());
       chains_.clear();
@@ -129,6 +132,7 @@ class MiniManager final : public kvcast::SinkHost {
   std::vector<uint32_t> free_;
   std::vector<std::vector<uint32_t>> chains_;
   uint32_t token_ = 0;
+  uint64_t next_clear_ = 3 * kBlocks;
 };
 
 // Applies batches as a subscriber would and notices what may not be.
