@@ -24,6 +24,9 @@ import (
 
 var update = flag.Bool("update", false, "write what the scripts' operations return into the scripts")
 
+// betweenOperations is what the torture test (tag gctorture) does there.
+var betweenOperations = func() {}
+
 // TestScripts runs tests/scripts/*.txt over the Go API. The C++ driver
 // (tests/native/script_test.cpp) runs the same files over the C ABI against the
 // same expected output. tests/scripts/README.md describes the language.
@@ -75,6 +78,7 @@ func runScript(t *testing.T, file string) {
 				t.Fatalf("%s:%d: %s: %v", file, first+j+1, operation, err)
 			}
 			got.WriteString(out)
+			betweenOperations()
 		}
 		if want := strings.Join(lines[expected:i], "\n") + "\n"; !*update && got.String() != want {
 			t.Fatalf("%s:%d: %s\n got:\n%s want:\n%s", file, first+1, operations[0], got.String(), want)

@@ -1,0 +1,610 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Bytes become calls of the C ABI, sensible ones and hostile ones: ids that
+// name nothing, offsets beyond the arrays, NULL where it hurts. Nothing may
+// crash, no call may say "corrupt" or "internal error", and in the end the
+// invariants hold and a mirror made of the drained events is the resident set.
+//
+// Compiled with clang's -fsanitize=fuzzer this is a libFuzzer program (KVC_FUZZ,
+// `make fuzz`). CMake also makes it a test (KVC_FUZZ_AS_TEST), which runs
+// everywhere: the inputs of testdata/fuzz_abi and as many random ones as
+// KVC_INPUTS says; KVC_SEED repeats a run.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvcast/kvcast.h"
+#include "tests/native/abi_support.h"
+
+namespace {
+
+using kvcast::testing::WireMirror;
+
+[[noreturn]] void Broken(const std::string& what) {
+  std::fprintf(stderr, "fuzz_abi: %s\n", what.c_str());
+  std::abort();
+}
+void Require(bool condition, const char* what) {
+  if (!condition) Broken(what);
+}
+void Good(const std::string& wrong) {
+  if (!wrong.empty()) Broken(wrong);
+}
+
+// What every status must be: a number of the list, and never a defect.
+kvc_status Sane(kvc_status status, const kvc_error* error = nullptr) {
+  if (status < KVC_OK || status >= KVC_CORRUPT) {
+    Broken("status " + std::to_string(status) + ": " +
+           (error != nullptr ? error->message : "no message"));
+  }
+  if (error != nullptr && status != KVC_OK) {
+    Require(std::memchr(error->message, 0, sizeof error->message) != nullptr, "endless message");
+    Require(error->status == status, "the error's status is not the call's");
+    Require(error->message[0] != '\0', "an error without a message");
+  }
+  return status;
+}
+
+class Input {
+ public:
+  Input(const uint8_t* data, size_t size) : data_(data), left_(size) {}
+  [[nodiscard]] bool empty() const { return left_ == 0; }
+  uint8_t U8() {
+    if (left_ == 0) return 0;
+    --left_;
+    return *data_++;
+  }
+  uint32_t Below(uint32_t n) { return U8() % n; }
+  bool OneIn(uint32_t n) { return Below(n) == n - 1; }
+  uint64_t U64() {
+    uint64_t value = 0;
+    for (int i = 0; i < 8; ++i) value = value << 8 | U8();
+    return value;
+  }
+  // Numbers that are near something: 0, a power of two, the largest.
+  uint64_t Nasty() {
+    const uint64_t base = uint64_t{1} << Below(64);
+    switch (Below(4)) {
+      case 0:
+        return base - 1;
+      case 1:
+        return base + Below(4);
+      case 2:
+        return UINT64_MAX - Below(16);
+      default:
+        return U64();
+    }
+  }
+
+ private:
+  const uint8_t* data_;
+  size_t left_;
+};
+
+// Arrays for a call that takes prompts. Each comes from the heap by itself and
+// is exactly as long as it says, so that a sanitizer sees a step too far.
+struct Prompts {
+  std::vector<kvc_prompt> prompts;
+  std::vector<uint32_t> tokens;
+  std::vector<kvc_scope> scopes;
+  std::vector<uint8_t> bytes;
+};
+
+class Session {
+ public:
+  explicit Session(Input& in) : in_(in) {}
+  ~Session() {
+    for (const uint64_t id : open_) {
+      kvc_status status = KVC_OK;
+      Sane(kvc_sequences_release(manager_, 1, &id, &status, nullptr));
+      Require(status == KVC_OK, "an open sequence cannot be released");
+    }
+    if (manager_ != nullptr) {
+      Require(kvc_manager_destroy(manager_, nullptr) == KVC_OK, "the manager cannot be destroyed");
+    }
+    kvc_stream_destroy(stream_);
+    kvc_live_handles live;
+    kvc_live_handles_get(&live);
+    Require(live.managers == 0 && live.sequences == 0 && live.streams == 0, "a handle is left");
+  }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  void Run() {
+    if (!Open()) return;
+    for (int step = 0; step < 400 && !in_.empty(); ++step) {
+      Step();
+      if (step % 16 == 15) Check();
+    }
+    if (stream_ == nullptr || drained_wrong_) {
+      Check();
+      return;
+    }
+    Finish();
+  }
+
+ private:
+  bool Open() {
+    kvc_error error{};
+    kvc_stream_config stream_config;
+    kvc_stream_config_init(&stream_config);
+    stream_config.hash_form = in_.Below(4);
+    stream_config.max_entries = 1 + in_.Below(12);
+    stream_config.max_blocks_per_event = in_.Below(4);
+    if (in_.OneIn(64)) stream_config.hash_form = static_cast<uint32_t>(in_.Nasty());
+    if (in_.OneIn(64)) stream_config.struct_size = static_cast<uint32_t>(in_.Nasty());
+    if (in_.OneIn(64)) stream_config.max_blocks_per_event = static_cast<uint32_t>(in_.Nasty());
+    if (!in_.OneIn(16) &&
+        Sane(kvc_stream_create(&stream_config, &stream_, &error), &error) != KVC_OK) {
+      return false;
+    }
+    form_ = stream_config.hash_form;
+    kvc_config config;
+    kvc_config_init(&config);
+    config.flags = in_.Below(2);
+    config.tokens_per_block = block_ = 1 + in_.Below(4);
+    config.capacity_blocks = pages_ = 1 + in_.Below(24);
+    config.max_sequences = 1 + in_.Below(5);
+    config.page_bytes = 8 * in_.Below(3);
+    config.seed = 1 + in_.Below(4);
+    // Values that are refused before anything large is asked for.
+    if (in_.OneIn(64)) config.flags = static_cast<uint32_t>(in_.Nasty()) | 2;
+    if (in_.OneIn(64)) config.device = static_cast<uint32_t>(in_.Nasty()) | 1;
+    if (in_.OneIn(64)) config.tokens_per_block = in_.OneIn(2) ? 0 : 4097 + in_.Below(9);
+    if (in_.OneIn(64)) config.capacity_blocks = in_.OneIn(2) ? 0 : UINT32_MAX - in_.Below(9);
+    if (in_.OneIn(64)) config.max_sequences = in_.OneIn(2) ? 0 : UINT32_MAX - in_.Below(9);
+    if (in_.OneIn(64)) config.page_bytes = in_.Nasty() | uint64_t{1} << 62 | 1;
+    if (in_.OneIn(64)) config.struct_size = static_cast<uint32_t>(in_.Nasty());
+    if (Sane(kvc_manager_create(&config, stream_, &manager_, &error), &error) != KVC_OK) {
+      return false;
+    }
+    // A smaller struct_size leaves the members behind it at their defaults.
+    if (config.struct_size != sizeof config) {
+      drained_wrong_ = true;
+    }
+    mirror_ = std::make_unique<WireMirror>(form_, block_);
+    return true;
+  }
+
+  void Step() {
+    switch (in_.Below(20)) {
+      case 0:
+      case 1:
+      case 2:
+        return Create();
+      case 3:
+        return Probe();
+      case 4:
+      case 5:
+      case 6:
+        return Grow();
+      case 7:
+      case 8:
+      case 9:
+        return Commit();
+      case 10:
+      case 11:
+        return Release();
+      case 12:
+        return Get();
+      case 13:
+        if (in_.OneIn(4)) Sane(kvc_manager_reset(manager_, nullptr));
+        return;
+      case 14:
+      case 15:
+        return Drain();
+      case 16:
+        return DeviceStreams();
+      case 17:
+        return Fences();
+      case 18:
+        return Host();
+      default:
+        return Reading();
+    }
+  }
+
+  // Mostly an id that was handed out, open or not.
+  uint64_t Sequence() {
+    if (in_.OneIn(16)) return in_.Nasty();
+    if (!open_.empty() && !in_.OneIn(8))
+      return open_[in_.Below(static_cast<uint32_t>(open_.size()))];
+    return ids_.empty() ? in_.U8() : ids_[in_.U8() % ids_.size()];
+  }
+  uint64_t DeviceStream() {
+    if (in_.OneIn(32)) return in_.Nasty();
+    if (streams_.empty() || in_.OneIn(2)) return 0;
+    return streams_[in_.U8() % streams_.size()];
+  }
+  kvc_error* MaybeError() { return in_.OneIn(4) ? nullptr : &error_; }
+
+  std::vector<uint32_t> Tokens(uint32_t count) {
+    std::vector<uint32_t> tokens(count);
+    const uint32_t common = in_.Below(3);
+    for (uint32_t& token : tokens) token = common == 2 ? in_.Below(3) : common;
+    if (count != 0 && in_.OneIn(32)) tokens[in_.U8() % count] = static_cast<uint32_t>(in_.Nasty());
+    return tokens;
+  }
+
+  Prompts MakePrompts() {
+    Prompts p;
+    for (uint32_t i = in_.Below(4); i > 0; --i) {
+      kvc_prompt prompt{};
+      const std::vector<uint32_t> tokens = Tokens(in_.Below(10) * block_ + in_.Below(2));
+      prompt.token_offset = p.tokens.size();
+      prompt.token_count = tokens.size();
+      prompt.device_stream = DeviceStream();
+      prompt.scope = KVC_NO_SCOPE;
+      prompt.must_compute = in_.Below(4);
+      p.tokens.insert(p.tokens.end(), tokens.begin(), tokens.end());
+      if (in_.OneIn(3)) {
+        kvc_scope scope{};
+        scope.parts = in_.Below(16);
+        scope.lora_id = in_.Below(3);
+        scope.salt = in_.Below(2);
+        scope.lora_name_offset = p.bytes.size();
+        scope.lora_name_size = 1 + in_.Below(3);
+        p.bytes.insert(p.bytes.end(), scope.lora_name_size,
+                       static_cast<uint8_t>('a' + in_.Below(3)));
+        scope.salt_bytes_offset = p.bytes.size();
+        scope.salt_bytes_size = 1 + in_.Below(2);
+        p.bytes.insert(p.bytes.end(), scope.salt_bytes_size, in_.U8());
+        if (in_.OneIn(16)) {
+          switch (in_.Below(6)) {
+            case 0:
+              scope.parts = static_cast<uint32_t>(in_.Nasty());
+              break;
+            case 1:
+              scope.lora_id = in_.Nasty();
+              break;
+            case 2:
+              scope.lora_name_offset = in_.Nasty();
+              break;
+            case 3:
+              scope.lora_name_size = static_cast<uint32_t>(in_.Nasty());
+              break;
+            case 4:
+              scope.salt_bytes_offset = in_.Nasty();
+              break;
+            default:
+              p.bytes.back() = in_.U8();
+              p.bytes.front() = in_.U8();
+          }
+        }
+        prompt.scope = static_cast<uint32_t>(p.scopes.size());
+        p.scopes.push_back(scope);
+      }
+      if (in_.OneIn(16)) prompt.scope = static_cast<uint32_t>(in_.Nasty());
+      if (in_.OneIn(16)) prompt.must_compute = static_cast<uint32_t>(in_.Nasty());
+      if (in_.OneIn(32)) prompt.token_offset = in_.Nasty();
+      if (in_.OneIn(32)) prompt.token_count = in_.Nasty();
+      p.prompts.push_back(prompt);
+    }
+    p.prompts.shrink_to_fit();
+    p.tokens.shrink_to_fit();
+    p.scopes.shrink_to_fit();
+    p.bytes.shrink_to_fit();
+    return p;
+  }
+
+  void Create() {
+    const Prompts p = MakePrompts();
+    const auto count = static_cast<uint32_t>(p.prompts.size());
+    std::vector<kvc_create_result> results(count);
+    kvc_error* error = MaybeError();
+    const bool no_results = in_.OneIn(64);
+    const kvc_status status =
+        Sane(kvc_sequences_create(manager_, count, p.prompts.data(), p.tokens.data(),
+                                  p.tokens.size(), p.scopes.data(),
+                                  static_cast<uint32_t>(p.scopes.size()), p.bytes.data(),
+                                  p.bytes.size(), no_results ? nullptr : results.data(), error),
+             error);
+    if (status != KVC_OK || no_results) return;
+    for (uint32_t i = 0; i < count; ++i) {
+      const kvc_create_result& r = results[i];
+      Sane(r.status);
+      if (r.status != KVC_OK) continue;
+      Require(r.matched_tokens % block_ == 0 && r.matched_tokens <= p.prompts[i].token_count,
+              "matched more than was asked");
+      ids_.push_back(r.sequence);
+      open_.push_back(r.sequence);
+      Keep(r.waits, r.wait_count);
+    }
+  }
+  void Probe() {
+    const Prompts p = MakePrompts();
+    const auto count = static_cast<uint32_t>(p.prompts.size());
+    std::vector<kvc_probe_result> results(count);
+    kvc_error* error = MaybeError();
+    Sane(kvc_probe(manager_, count, p.prompts.data(), p.tokens.data(), p.tokens.size(),
+                   p.scopes.data(), static_cast<uint32_t>(p.scopes.size()), p.bytes.data(),
+                   p.bytes.size(), results.data(), error),
+         error);
+    for (uint32_t i = 0; i < count; ++i) {
+      Sane(results[i].status);
+      Require(results[i].status != KVC_OK || results[i].matched_tokens <= p.prompts[i].token_count,
+              "found more than was asked");
+    }
+  }
+  void Grow() {
+    std::vector<kvc_grow_item> items(in_.Below(3));
+    for (kvc_grow_item& item : items) {
+      item = {Sequence(), uint64_t{in_.Below(26)} * block_};
+      if (in_.OneIn(16)) item.capacity_tokens = in_.Nasty();
+    }
+    std::vector<kvc_grow_result> results(items.size());
+    kvc_error* error = MaybeError();
+    Sane(kvc_sequences_grow(manager_, static_cast<uint32_t>(items.size()), items.data(),
+                            results.data(), error),
+         error);
+    for (const kvc_grow_result& r : results) Sane(r.status);
+  }
+  void Commit() {
+    std::vector<kvc_commit_item> items(in_.Below(3));
+    std::vector<uint32_t> tokens;
+    for (kvc_commit_item& item : items) {
+      const std::vector<uint32_t> more = Tokens(in_.Below(8) * block_ + in_.Below(2));
+      item = {Sequence(), tokens.size(), more.size()};
+      tokens.insert(tokens.end(), more.begin(), more.end());
+      if (in_.OneIn(32)) item.token_offset = in_.Nasty();
+      if (in_.OneIn(32)) item.token_count = in_.Nasty();
+    }
+    tokens.shrink_to_fit();
+    std::vector<kvc_commit_result> results(items.size());
+    kvc_error* error = MaybeError();
+    Sane(kvc_sequences_commit(manager_, static_cast<uint32_t>(items.size()), items.data(),
+                              tokens.data(), tokens.size(), results.data(), error),
+         error);
+    for (const kvc_commit_result& r : results) {
+      Sane(r.status);
+      if (r.status == KVC_OK) Keep(r.waits, r.wait_count);
+    }
+  }
+  void Release() {
+    std::vector<uint64_t> ids(in_.Below(3));
+    for (uint64_t& id : ids) id = Sequence();
+    std::vector<kvc_status> results(ids.size());
+    Sane(kvc_sequences_release(manager_, static_cast<uint32_t>(ids.size()), ids.data(),
+                               results.data(), nullptr));
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const auto at = std::find(open_.begin(), open_.end(), ids[i]);
+      Require((Sane(results[i]) == KVC_OK) == (at != open_.end()), "released what was not open");
+      if (at != open_.end()) open_.erase(at);
+    }
+  }
+  void Get() {
+    std::vector<uint32_t> pages(in_.Below(30));
+    uint32_t written = 0;
+    kvc_sequence_info info;
+    const uint32_t first = in_.OneIn(8) ? static_cast<uint32_t>(in_.Nasty()) : in_.Below(8);
+    kvc_error* error = MaybeError();
+    const kvc_status status =
+        Sane(kvc_sequence_get(manager_, Sequence(), first, static_cast<uint32_t>(pages.size()),
+                              pages.data(), &written, in_.OneIn(2) ? &info : nullptr, error),
+             error);
+    if (status != KVC_OK) return;
+    Require(written <= pages.size(), "more pages than there was room for");
+    for (uint32_t i = 0; i < written; ++i) Require(pages[i] < pages_, "a page beyond the pool");
+  }
+  void Keep(const kvc_fence* fences, uint32_t count) {
+    for (uint32_t i = 0; i < count && i < KVC_MAX_WAITS; ++i) fences_.push_back(fences[i]);
+  }
+  void Drain() {
+    if (stream_ == nullptr || drained_wrong_) return;
+    kvc_borrowed_batch batch;
+    kvc_error* error = MaybeError();
+    const uint64_t max_events = in_.Below(4);
+    const uint64_t max_blocks = in_.OneIn(8) ? in_.Nasty() : in_.Below(6);
+    if (Sane(kvc_stream_drain(stream_, max_events, max_blocks, &batch, error), error) != KVC_OK) {
+      Broken("a drain failed");
+    }
+    Good(mirror_->Apply(batch));
+    Require(max_events == 0 || batch.event_count <= max_events, "too many events in a batch");
+  }
+  void DeviceStreams() {
+    if (in_.OneIn(3)) {
+      Sane(kvc_device_stream_destroy(manager_, DeviceStream(), nullptr));
+      return;
+    }
+    uint64_t id = 0;
+    if (Sane(kvc_device_stream_create(manager_, &id, nullptr)) == KVC_OK) streams_.push_back(id);
+  }
+  void Fences() {
+    std::vector<kvc_fence> fences(in_.Below(6));
+    for (kvc_fence& fence : fences) {
+      if (!fences_.empty() && !in_.OneIn(4)) {
+        fence = fences_[in_.U8() % fences_.size()];
+      } else {
+        fence = {DeviceStream(), in_.OneIn(4) ? in_.Nasty() : in_.Below(8)};
+      }
+    }
+    const auto count = static_cast<uint32_t>(fences.size());
+    kvc_error* error = MaybeError();
+    if (in_.OneIn(2)) {
+      std::vector<uint8_t> done(count);
+      Sane(kvc_device_fences_query(manager_, count, fences.data(), done.data(), error), error);
+    } else {
+      Sane(kvc_device_stream_wait(manager_, DeviceStream(), count, fences.data(), error), error);
+    }
+  }
+  void Host() {
+    kvc_error* error = MaybeError();
+    switch (in_.Below(4)) {
+      case 0: {
+        std::vector<uint8_t> bytes(in_.Below(20));
+        Sane(kvc_host_read(
+                 manager_, in_.OneIn(4) ? static_cast<uint32_t>(in_.Nasty()) : in_.Below(32),
+                 in_.OneIn(4) ? in_.Nasty() : in_.Below(20), bytes.size(), bytes.data(), error),
+             error);
+        return;
+      }
+      case 1: {
+        std::vector<kvc_host_fill> fills(in_.Below(4));
+        for (kvc_host_fill& fill : fills) {
+          fill = {in_.OneIn(8) ? static_cast<uint32_t>(in_.Nasty()) : in_.Below(32), 0, in_.U8()};
+        }
+        Sane(kvc_host_enqueue_fill(manager_, DeviceStream(), static_cast<uint32_t>(fills.size()),
+                                   fills.data(), error),
+             error);
+        return;
+      }
+      default: {
+        uint64_t executed = 0;
+        Sane(kvc_host_advance(manager_, DeviceStream(), in_.OneIn(8) ? UINT64_MAX : in_.Below(8),
+                              &executed, error),
+             error);
+      }
+    }
+  }
+  // Calls that only look, also with bad sizes and without memory to write to.
+  void Reading() {
+    kvc_error* error = MaybeError();
+    switch (in_.Below(8)) {
+      case 0: {
+        kvc_stats stats;
+        kvc_stats_init(&stats);
+        if (in_.OneIn(2)) stats.struct_size = static_cast<uint32_t>(in_.Nasty());
+        Sane(kvc_manager_stats_get(manager_, &stats, error), error);
+        return;
+      }
+      case 1: {
+        std::vector<kvc_resident_block> blocks(in_.Below(32));
+        uint64_t count = 0;
+        Sane(kvc_manager_resident(manager_,
+                                  in_.OneIn(4) ? static_cast<uint32_t>(in_.Nasty()) : form_,
+                                  blocks.size(), blocks.data(), &count, error),
+             error);
+        return;
+      }
+      case 2: {
+        if (stream_ == nullptr) return;
+        kvc_stream_stats stats;
+        kvc_stream_stats_init(&stats);
+        if (in_.OneIn(2)) stats.struct_size = static_cast<uint32_t>(in_.Nasty());
+        Sane(kvc_stream_stats_get(stream_, &stats, error), error);
+        return;
+      }
+      case 3:
+        Require(Sane(kvc_sequences_grow(manager_, 1, nullptr, nullptr, error), error) ==
+                    KVC_INVALID_ARGUMENT,
+                "NULL items");
+        return;
+      case 4:
+        Require(Sane(kvc_sequences_commit(manager_, 0, nullptr, nullptr, 1, nullptr, error),
+                     error) == KVC_INVALID_ARGUMENT,
+                "NULL tokens");
+        return;
+      case 5:
+        Require(
+            Sane(kvc_manager_stats_get(manager_, nullptr, error), error) == KVC_INVALID_ARGUMENT,
+            "NULL stats");
+        return;
+      case 6:
+        Require(Sane(kvc_sequence_get(manager_, Sequence(), 0, 1, nullptr, nullptr, nullptr, error),
+                     error) != KVC_OK,
+                "NULL pages");
+        return;
+      default:
+        // In use, so that the manager must refuse to go.
+        if (!open_.empty()) {
+          Require(Sane(kvc_manager_destroy(manager_, error), error) == KVC_BUSY,
+                  "destroyed with open sequences");
+        }
+    }
+  }
+
+  void Check() {
+    kvc_error error{};
+    if (kvc_manager_check(manager_, &error) != KVC_OK) Broken(error.message);
+  }
+  void Finish() {
+    Check();
+    for (int round = 0;; ++round) {
+      Require(round < 100000, "the stream does not come to rest");
+      kvc_borrowed_batch batch;
+      Require(kvc_stream_drain(stream_, 0, 0, &batch, nullptr) == KVC_OK, "a drain failed");
+      Good(mirror_->Apply(batch));
+      if (batch.event_count == 0 && batch.pending_blocks == 0 && batch.remaining_bytes == 0) break;
+    }
+    std::vector<kvc_resident_block> resident(pages_);
+    uint64_t count = 0;
+    Require(kvc_manager_resident(manager_, form_, resident.size(), resident.data(), &count,
+                                 nullptr) == KVC_OK,
+            "resident failed");
+    resident.resize(count);
+    Good(mirror_->Compare(resident, true));
+    Check();
+  }
+
+  Input& in_;
+  kvc_stream* stream_ = nullptr;
+  kvc_manager* manager_ = nullptr;
+  kvc_hash_form form_ = 0;
+  uint32_t block_ = 1;
+  uint32_t pages_ = 1;
+  bool drained_wrong_ = false;  // the sizes are not those that this program thinks
+  std::unique_ptr<WireMirror> mirror_;
+  std::vector<uint64_t> ids_;  // all that were ever handed out
+  std::vector<uint64_t> open_;
+  std::vector<uint64_t> streams_;
+  std::vector<kvc_fence> fences_;
+  kvc_error error_{};
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  Input in(data, size);
+  Session(in).Run();
+  return 0;
+}
+
+#if defined(KVC_FUZZ_AS_TEST)
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+
+namespace {
+
+// What the fuzzer found worth keeping.
+TEST(FuzzAbi, Corpus) {
+  int inputs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("tests/native/testdata/fuzz_abi")) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    const std::string input((std::istreambuf_iterator<char>(file)), {});
+    ASSERT_TRUE(file) << entry.path();
+    LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
+    ++inputs;
+  }
+  EXPECT_GE(inputs, 20) << "the corpus is missing";
+}
+
+TEST(FuzzAbi, RandomInputs) {
+  const uint64_t seed = kvcast::testing::EnvNumber("KVC_SEED", 1);
+  const uint64_t inputs =
+      kvcast::testing::EnvNumber("KVC_INPUTS", kvcast::testing::kSanitized ? 1500 : 10000);
+  std::printf("KVC_SEED=%llu KVC_INPUTS=%llu\n", static_cast<unsigned long long>(seed),
+              static_cast<unsigned long long>(inputs));
+  for (uint64_t i = 0; i < inputs; ++i) {
+    // Each by itself, so that a failing one is KVC_SEED=seed+i KVC_INPUTS=1.
+    std::mt19937_64 random(seed + i);
+    std::vector<uint8_t> input(16 + random() % 3000);
+    for (uint8_t& byte : input) byte = static_cast<uint8_t>(random());
+    LLVMFuzzerTestOneInput(input.data(), input.size());
+  }
+}
+
+}  // namespace
+
+#endif  // KVC_FUZZ_AS_TEST
