@@ -4,7 +4,8 @@
 // Two things that must not happen, measured:
 //  1. Probes keep the scheduler waiting. The time of one create + grow + commit +
 //     release of a small prompt, alone and beside two threads that probe a long
-//     prompt without pause.
+//     prompt without pause: requests one after the other, and one each 100 us, at
+//     moments that do not depend on how long the one before had to wait.
 //  2. A publisher that pauses slows the scheduler down. Slices of commit + evict
 //     cycles, in pairs: one with a drainer at work after it, one without, until
 //     the paused stream has missed a million cycles. What each slice costs the
@@ -88,7 +89,7 @@ class Scheduler {
   uint64_t stored_ = 0;
 };
 
-void Latency(double seconds, int probers) {
+void Latency(double seconds, int probers, bool paced) {
   CacheOptions options;
   options.block = kBlock;
   options.pages = 20000;
@@ -126,7 +127,12 @@ void Latency(double seconds, int probers) {
   ns.reserve(static_cast<size_t>(seconds * 1e6));
   const uint64_t begin = NowNs();
   const auto end = begin + static_cast<uint64_t>(seconds * 1e9);
+  auto next = std::chrono::steady_clock::now();
   for (uint64_t now = begin; now < end;) {
+    if (paced) {
+      std::this_thread::sleep_until(next += std::chrono::microseconds(100));
+      now = NowNs();
+    }
     scheduler.Request();
     const uint64_t then = NowNs();
     ns.push_back(static_cast<uint32_t>(std::min<uint64_t>(then - now, UINT32_MAX)));
@@ -140,10 +146,10 @@ void Latency(double seconds, int probers) {
            1e3;
   };
   std::printf(
-      "create+grow+commit+release of 4 blocks, %d probing threads: %zu requests, p50 %.1f us, "
+      "create+grow+commit+release of 4 blocks, %s, %d probing threads: %zu requests, p50 %.1f us, "
       "p99 %.1f us, p99.9 %.1f us, max %.1f us; %.0f probes/s of 4000 blocks\n",
-      probers, ns.size(), at(0.5), at(0.99), at(0.999), at(1),
-      static_cast<double>(probes.load()) / seconds);
+      paced ? "one each 100 us" : "back to back", probers, ns.size(), at(0.5), at(0.99), at(0.999),
+      at(1), static_cast<double>(probes.load()) / seconds);
 }
 
 // Drains everything, healing included.
@@ -260,8 +266,10 @@ int main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::strtod(argv[1], nullptr) : 5;
   const uint64_t cycles = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1000000;
   Require(seconds > 0 && cycles > 0, "usage: stress_bench [seconds] [paused cycles]");
-  Latency(seconds, 0);
-  Latency(seconds, 2);
+  for (const bool paced : {false, true}) {
+    Latency(seconds, 0, paced);
+    Latency(seconds, 2, paced);
+  }
   Pause(cycles);
   return 0;
 }
