@@ -12,8 +12,8 @@ import (
 // Sentinels, matched with errors.Is. Every error of this package is an *Error
 // that wraps one of them, a context's error or the error of an attached source.
 var (
-	// ErrOption: a value in Options is missing or outside its range. Key and
-	// Value of the Error say which one.
+	// ErrOption: a value in Options or an argument is missing or outside its
+	// range. Key and Value of the Error say which one.
 	ErrOption = errors.New("invalid option")
 	// ErrNotStarted: Publish or Flush before Start has succeeded.
 	ErrNotStarted = errors.New("publisher is not started")
@@ -50,7 +50,8 @@ type Error struct {
 	// Key and Value name the configuration value at fault, in the words of the
 	// wire contract ("endpoint"); Key is empty when none is.
 	Key, Value string
-	// Err is one of the sentinels of this package or a context's error.
+	// Err is one of the sentinels of this package, a context's error or that of
+	// a source.
 	Err error
 	// Cause is the error underneath, or nil. It is unwrapped too.
 	Cause error

@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"reflect"
 	"sync"
 	"time"
 
@@ -18,7 +19,8 @@ import (
 )
 
 // Source is where an attached publisher gets its events; *bindings.Stream is
-// one. All calls of Drain come from one goroutine.
+// one. All calls of Drain come from one goroutine. A source with a method Claim
+// as *bindings.Stream has it is claimed, so that nobody else can drain it.
 type Source interface {
 	// Drain returns what has been recorded, at most maxEvents events and
 	// maxBlocks blocks (0 = no limit; one larger event comes alone, a clear
@@ -32,8 +34,13 @@ type Source interface {
 	Form() event.Form
 }
 
-// Publisher sends events to subscribers. Make one with [New]. All methods are
-// safe for concurrent use.
+// claimer is a source that one drainer can have for itself.
+type claimer interface {
+	Claim() (*bindings.Drainer, error)
+}
+
+// Publisher sends events to subscribers. Make one with [New]; the zero value
+// acts as a closed one. All methods are safe for concurrent use.
 type Publisher struct {
 	settings *settings
 	// epoch names this life.
@@ -56,9 +63,11 @@ type Publisher struct {
 
 	// mu protects what follows. It is held for some tens of nanoseconds at a
 	// time, never while something is encoded or sent.
-	mu       sync.Mutex
-	state    State
-	source   Source
+	mu     sync.Mutex
+	state  State
+	source Source
+	// claim is the right to drain source, nil if it has no such thing.
+	claim    *bindings.Drainer
 	attempt  *startAttempt
 	closedAt time.Time
 	endpoint string
@@ -114,10 +123,15 @@ func New(o Options) (*Publisher, error) {
 // Attach makes source the one source of this publisher. It comes before Start
 // (else ErrStarted, ErrClosed) and once (else ErrAttached); the source must
 // produce hashes in the form of Options.Hash (else ErrOption). The source
-// remains the caller's, who closes it after the publisher.
+// remains the caller's, who closes it after the publisher. A source that can be
+// claimed is claimed until the publisher is closed; if that fails, the error
+// wraps the source's, such as bindings.ErrBusy or bindings.ErrClosed.
 func (p *Publisher) Attach(source Source) error {
-	if source == nil {
+	if v := reflect.ValueOf(source); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return &Error{Op: "attach", Key: "source", Value: "nil", Err: ErrOption}
+	}
+	if p.settings == nil {
+		return &Error{Op: "attach", Err: ErrClosed}
 	}
 	if form := source.Form(); form != p.settings.Hash {
 		return &Error{Op: "attach", Key: "hash", Value: formName(p.settings.Hash), Err: ErrOption,
@@ -126,15 +140,35 @@ func (p *Publisher) Attach(source Source) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case p.state == StateClosing || p.state == StateClosed:
+	case p.overLocked():
 		return &Error{Op: "attach", Err: ErrClosed}
 	case p.state != StateNew:
 		return &Error{Op: "attach", Err: ErrStarted}
 	case p.source != nil:
 		return &Error{Op: "attach", Err: ErrAttached}
 	}
+	if c, ok := source.(claimer); ok {
+		claim, err := c.Claim()
+		if err != nil {
+			return &Error{Op: "attach", Err: err}
+		}
+		p.claim, source = claim, claim
+	}
 	p.source = source
 	return nil
+}
+
+// overLocked says that nothing will happen any more.
+func (p *Publisher) overLocked() bool {
+	return p.state == "" || p.state == StateClosing || p.state == StateClosed
+}
+
+// releaseLocked lets others drain the source.
+func (p *Publisher) releaseLocked() {
+	if p.claim != nil {
+		p.claim.Release()
+		p.claim = nil
+	}
 }
 
 func formName(f event.Form) string {
@@ -159,12 +193,15 @@ func formName(f event.Form) string {
 // A Start that fails (ErrAddressInUse, ErrBind, ErrTransport, or the error of
 // ctx, which bounds all waiting) leaves nothing behind and may be repeated.
 func (p *Publisher) Start(ctx context.Context) error {
+	if ctx == nil {
+		return &Error{Op: "start", Key: "context", Value: "nil", Err: ErrOption}
+	}
 	p.mu.Lock()
 	switch p.state {
 	case StateRunning:
 		p.mu.Unlock()
 		return nil
-	case StateClosing, StateClosed:
+	case "", StateClosing, StateClosed:
 		p.mu.Unlock()
 		return &Error{Op: "start", Err: ErrClosed}
 	case StateStarting:
@@ -217,6 +254,7 @@ func (p *Publisher) ended() {
 	p.mu.Lock()
 	p.state = StateClosed
 	p.stats.Subscriptions = 0
+	p.releaseLocked()
 	p.mu.Unlock()
 	close(p.done)
 }
@@ -228,12 +266,15 @@ func (p *Publisher) ended() {
 // it. ErrDropped says that batches could not be encoded or sent since the last
 // Flush that was answered, ErrClosed that Close came first.
 func (p *Publisher) Flush(ctx context.Context) error {
+	if ctx == nil {
+		return &Error{Op: "flush", Key: "context", Value: "nil", Err: ErrOption}
+	}
 	p.mu.Lock()
 	var err error
 	switch p.state {
 	case StateNew, StateStarting:
 		err = ErrNotStarted
-	case StateClosing, StateClosed:
+	case "", StateClosing, StateClosed:
 		err = ErrClosed
 	}
 	r := &flushRequest{target: p.stats.NextSeq, done: make(chan error, 1)}
@@ -269,7 +310,12 @@ func (p *Publisher) Endpoint() string {
 func (p *Publisher) Epoch() uint64 { return p.epoch }
 
 // Topic returns the topic with its placeholders replaced.
-func (p *Publisher) Topic() string { return p.settings.topic }
+func (p *Publisher) Topic() string {
+	if p.settings == nil {
+		return ""
+	}
+	return p.settings.topic
+}
 
 // Stats returns all counters as of one instant.
 func (p *Publisher) Stats() Stats {
@@ -295,8 +341,12 @@ func (p *Publisher) Stats() Stats {
 func (p *Publisher) Close() error {
 	p.mu.Lock()
 	switch p.state {
+	case "":
+		p.mu.Unlock()
+		return nil
 	case StateNew:
 		p.state = StateClosed
+		p.releaseLocked()
 		close(p.closing)
 		close(p.done)
 	case StateStarting, StateRunning:

@@ -169,7 +169,7 @@ func (p *Publisher) mayPublish() error {
 
 func (p *Publisher) mayPublishLocked() error {
 	switch {
-	case p.state == StateClosing || p.state == StateClosed:
+	case p.overLocked():
 		return &Error{Op: "publish", Err: ErrClosed}
 	case p.source != nil:
 		return &Error{Op: "publish", Err: ErrAttached}
