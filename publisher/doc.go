@@ -23,5 +23,12 @@
 // Options.HWM messages is full, without a sign at the sender. The gap in the
 // numbers is the evidence.
 //
+// Peers are not trusted. ZeroMQ keeps in memory whatever a peer subscribes to,
+// so a TCP connection that has sent us more than 1 MiB, each message taken as 64
+// bytes more than it is long, is cut off, and so is one that floods us faster
+// than ZeroMQ can take it in; both are warned about (on Linux; elsewhere and for
+// ipc, whose peers the rights of its path choose, nobody is). How many
+// connections there are is limited by the descriptors of the process only.
+//
 // The package does not log. Options.Warn receives what an operator should see.
 package publisher

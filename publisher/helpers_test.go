@@ -297,7 +297,7 @@ type fakeTransport struct {
 }
 
 func (f *fakeTransport) open(context.Context) (string, bool, error) { return "fake", false, nil }
-func (f *fakeTransport) subscriptions() int                         { return 0 }
+func (f *fakeTransport) subscriptions() (int, bool)                 { return 0, false }
 func (f *fakeTransport) close(time.Duration)                        {}
 func (f *fakeTransport) wantsPayload() bool                         { return true }
 
@@ -330,11 +330,35 @@ func (f *fakeTransport) numbers() []uint64 {
 	return append([]uint64(nil), f.sent...)
 }
 
-// rawSubscriber speaks just enough ZMTP to subscribe to everything, and then
-// does only what the test makes it do: it never reads or answers by itself.
+// rawSubscriber speaks just enough ZMTP to be connected, and then does only
+// what the test makes it do: it never reads or answers by itself.
 type rawSubscriber struct{ *net.TCPConn }
 
+// newRawSubscriber has subscribed to everything.
 func newRawSubscriber(t testing.TB, endpoint string) rawSubscriber {
+	t.Helper()
+	r := newRawPeer(t, endpoint)
+	r.send(t, "\x01")
+	return r
+}
+
+// send sends short messages of one frame.
+func (r rawSubscriber) send(t testing.TB, messages ...string) {
+	t.Helper()
+	if _, err := r.Write(rawFrames(messages...)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func rawFrames(messages ...string) (b []byte) {
+	for _, m := range messages {
+		b = append(append(b, 0, byte(len(m))), m...)
+	}
+	return b
+}
+
+// newRawPeer has subscribed to nothing.
+func newRawPeer(t testing.TB, endpoint string) rawSubscriber {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
 	if err != nil {
@@ -353,7 +377,6 @@ func newRawSubscriber(t testing.TB, endpoint string) rawSubscriber {
 	}{
 		{string(greeting), len(greeting)},
 		{"\x04" + string(rune(len(ready))) + ready, 2 + len(ready) + 1}, // theirs says XPUB
-		{"\x00\x01\x01", 0},                                             // subscribe to ""
 	} {
 		if _, err := io.WriteString(conn, step.send); err != nil {
 			t.Fatal(err)

@@ -63,8 +63,12 @@ type Options struct {
 	// HWM is the number of messages that may wait for one subscriber; beyond it
 	// this subscriber loses messages. Key hwm, default 100000, > 0.
 	HWM int
-	// WaitSubscribers is the number of matching subscriptions that Start waits
-	// for before it sends anything. Key wait_subscribers, default 0.
+	// WaitSubscribers is the number of subscribers that Start waits for before
+	// it sends anything: connections that are open and have sent a subscription
+	// (01 and a prefix of the topic) without ending it (00 and the same prefix).
+	// A connection counts once, and what it sends never changes the count of
+	// another one. Who is behind a connection cannot be known: a peer that opens
+	// N of them is N subscribers. Key wait_subscribers, default 0.
 	WaitSubscribers int
 	// ZMTPHeartbeat is the interval at which a connection that is otherwise
 	// silent is probed, 0 = never; ZMTPTimeout is how long an answer may take
@@ -110,8 +114,8 @@ type Options struct {
 	Context *Context
 
 	// Warn receives one line for each thing that an operator should see: the
-	// endpoint can be reached from other machines, or batches were dropped (at
-	// drop counts 1, 2, 4, 8, ...). It is called by the publisher's goroutine
+	// endpoint can be reached from other machines, batches were dropped or peers
+	// cut off (at counts 1, 2, 4, 8, ...). It is called by the publisher's goroutine
 	// or by Publish, one call at a time, and must neither block nor call Publish,
 	// Flush, Start or Close. May be nil.
 	Warn func(message string)

@@ -140,9 +140,12 @@ func (o *owner) waitSubscribers(ctx context.Context) error {
 		if err := ctxError(ctx); err != nil {
 			return err
 		}
-		n := o.readSubscriptions()
+		n, more := o.readSubscriptions()
 		if n >= o.s.WaitSubscribers {
 			return nil
+		}
+		if more {
+			continue
 		}
 		timer.Reset(joinPoll)
 		select {
@@ -159,12 +162,12 @@ func ctxError(ctx context.Context) error {
 	return nil
 }
 
-func (o *owner) readSubscriptions() int {
-	n := o.transport.subscriptions()
+func (o *owner) readSubscriptions() (n int, more bool) {
+	n, more = o.transport.subscriptions()
 	o.p.mu.Lock()
 	o.p.stats.Subscriptions = n
 	o.p.mu.Unlock()
-	return n
+	return n, more
 }
 
 // serve sends until Close.
@@ -208,9 +211,14 @@ func (o *owner) woken(ok bool) {
 // step does one piece of work, at most one batch. It returns whether there may
 // be more to do at once, and otherwise for how long there is nothing.
 func (o *owner) step(now time.Time) (more bool, wait time.Duration) {
-	if !now.Before(o.nextRead) {
-		o.readSubscriptions()
-		o.nextRead = now.Add(readInterval)
+	if !o.closing && !now.Before(o.nextRead) {
+		// What a flood has left is read between batches: left unread it would
+		// fill the memory.
+		if _, backlog := o.readSubscriptions(); backlog {
+			defer func() { more = true }()
+		} else {
+			o.nextRead = now.Add(readInterval)
+		}
 	}
 	pause := o.pausedUntil.Sub(now)
 	if o.closing {

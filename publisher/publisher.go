@@ -115,7 +115,9 @@ func New(o Options) (*Publisher, error) {
 		if o.Kind == KindNull {
 			return nullTransport{}
 		}
-		return newZMQTransport(s)
+		t := newZMQTransport(s)
+		t.warn = p.warn
+		return t
 	}
 	return p, nil
 }
@@ -185,7 +187,7 @@ func formName(f event.Form) string {
 	return fmt.Sprintf("form %d", f)
 }
 
-// Start binds, waits for Options.WaitSubscribers subscriptions and sends the
+// Start binds, waits for Options.WaitSubscribers subscribers and sends the
 // first clear; after it Publish and an attached source are served. A second
 // Start does nothing, and one that runs beside another returns what that one
 // returns. After Close it is ErrClosed.

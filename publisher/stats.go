@@ -59,9 +59,9 @@ type Stats struct {
 	// PendingBlocks is how many blocks of the attached source were waiting to
 	// be announced when it was last drained.
 	PendingBlocks uint64
-	// Subscriptions is the number of subscriptions that match the topic, as of
-	// at most some tens of milliseconds ago. A subscriber with two matching
-	// prefixes counts twice.
+	// Subscriptions is the number of connections with at least one subscription
+	// that matches the topic, as of at most some tens of milliseconds ago. For
+	// inproc, where there are no connections, it is the number of subscriptions.
 	Subscriptions int
 	// LastSendTime is when a batch was last handed to the socket; zero if none
 	// was.

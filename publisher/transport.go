@@ -18,9 +18,10 @@ type transport interface {
 	// send hands over one message and never waits. The slices are the caller's
 	// again when it returns.
 	send(seq, payload []byte) error
-	// subscriptions takes in what peers have asked for and returns the number
-	// of subscriptions that match the topic. It never waits.
-	subscriptions() int
+	// subscriptions takes in what peers have asked for, a bounded number of
+	// messages, and returns how many peers want the topic and whether messages
+	// may be left. It never waits.
+	subscriptions() (n int, more bool)
 	// close gives what has been sent up to linger to leave, then frees the
 	// endpoint.
 	close(linger time.Duration)
@@ -33,6 +34,6 @@ type nullTransport struct{}
 
 func (nullTransport) open(context.Context) (string, bool, error) { return "", false, nil }
 func (nullTransport) send([]byte, []byte) error                  { return nil }
-func (nullTransport) subscriptions() int                         { return 0 }
+func (nullTransport) subscriptions() (int, bool)                 { return 0, false }
 func (nullTransport) close(time.Duration)                        {}
 func (nullTransport) wantsPayload() bool                         { return false }

@@ -4,13 +4,13 @@
 package publisher
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -47,18 +47,25 @@ type zmqTransport struct {
 	socket *zmq.Socket
 	// frames is socket, for what is sent and read all the time.
 	frames frameSocket
-	// matching counts subscriptions whose prefix the topic has.
-	matching int
+	peers  peers
+	guard  *guard // nil without connections
+	cuts   atomic.Uint64
+	// warn may be nil.
+	warn func(string)
+	// file is the socket file of an ipc endpoint, once it is bound.
+	file os.FileInfo
 }
 
 // frameSocket is what send and subscriptions need of a socket.
 type frameSocket interface {
 	SendBytes(frame []byte, flags zmq.Flag) (int, error)
-	RecvBytes(flags zmq.Flag) ([]byte, error)
+	RecvBytesWithMetadata(flags zmq.Flag, properties ...string) ([]byte, map[string]string, error)
 }
 
 func newZMQTransport(s *settings) *zmqTransport {
-	return &zmqTransport{settings: s, topic: []byte(s.topic), shared: s.Context != nil}
+	topic := []byte(s.topic)
+	return &zmqTransport{settings: s, topic: topic, shared: s.Context != nil,
+		peers: peers{topic: topic, inproc: s.endpoint.scheme == schemeInproc}}
 }
 
 func (t *zmqTransport) wantsPayload() bool { return true }
@@ -106,9 +113,14 @@ func (t *zmqTransport) openSocket(ipv6 bool) (err error) {
 	}{
 		// The high-water mark holds only for what is bound after it.
 		{"SNDHWM", func() error { return s.SetSndhwm(o.HWM) }},
-		// Every subscription and its end is reported; a plain XPUB reports the
-		// first of several equal ones only.
+		// Every subscription and its end is reported, whose they are with them;
+		// a plain XPUB reports the first of several equal ones only.
 		{"XPUB_VERBOSER", func() error { return s.SetXpubVerboser(1) }},
+		// A connection whose queue is full is not read; if its peer hangs up
+		// then, ZeroMQ 4.3.4 aborts the process at the next heartbeat or ping
+		// (assertion !_io_error). So no queue is ever full; peers and guard
+		// bound what a connection can put into it.
+		{"RCVHWM", func() error { return s.SetRcvhwm(0) }},
 		{"MAXMSGSIZE", func() error { return s.SetMaxmsgsize(maxPeerMessage) }},
 		// Until close sets it, so that a failed Start cannot linger.
 		{"LINGER", func() error { return s.SetLinger(0) }},
@@ -197,18 +209,24 @@ func probeIPC(path string) error {
 // boundEndpoint returns the endpoint in the form in which it was given.
 func (t *zmqTransport) boundEndpoint() (string, error) {
 	e := t.settings.endpoint
-	wild := e.scheme == schemeTCP && e.port == 0 || e.scheme == schemeIPC && e.name == "*"
-	if !wild {
-		return e.String(), nil
-	}
 	var last string
 	err := retryEINTR(func() (err error) { last, err = t.socket.GetLastEndpoint(); return err })
 	if err != nil {
 		return "", &Error{Op: "start", Err: ErrTransport, Cause: err, Detail: "LAST_ENDPOINT"}
 	}
 	last = strings.TrimRight(last, "\x00")
-	if e.scheme == schemeIPC {
+	t.peers.ours = isConnectionTo(last)
+	if e.scheme == schemeTCP {
+		t.guard = newGuard(t.peers.ours, t.cutOff)
+	}
+	switch {
+	case e.scheme == schemeIPC && e.name == "*":
 		return last, nil
+	case e.scheme != schemeTCP || e.port != 0:
+		if e.scheme == schemeIPC && !strings.HasPrefix(e.name, "@") {
+			t.file, _ = os.Lstat(e.name)
+		}
+		return e.String(), nil
 	}
 	return "tcp://" + e.host + last[strings.LastIndexByte(last, ':'):], nil
 }
@@ -216,6 +234,8 @@ func (t *zmqTransport) boundEndpoint() (string, error) {
 // send never waits: an XPUB drops for a peer whose queue is full. DONTWAIT says
 // so again.
 func (t *zmqTransport) send(seq, payload []byte) error {
+	t.guard.enter()
+	defer t.guard.leave()
 	if err := t.sendFrame(t.topic, zmq.SNDMORE|zmq.DONTWAIT); err != nil {
 		return err
 	}
@@ -235,32 +255,48 @@ func (t *zmqTransport) sendFrame(frame []byte, flags zmq.Flag) error {
 }
 
 // subscriptions reads the messages that an XPUB makes of subscriptions: a byte
-// 1 or 0 (begin, end) and the prefix.
-func (t *zmqTransport) subscriptions() int {
+// 1 or 0 (begin, end) and the prefix; anything else is a message of a peer that
+// is no subscriber.
+func (t *zmqTransport) subscriptions() (n int, more bool) {
+	t.guard.enter()
+	defer t.guard.leave()
+	more = true
 	for range maxReads {
-		message, err := t.frames.RecvBytes(zmq.DONTWAIT)
+		message, of, err := t.frames.RecvBytesWithMetadata(zmq.DONTWAIT, srcFD)
 		if err != nil {
 			if zmq.AsErrno(err) == zmq.Errno(syscall.EINTR) {
 				continue
 			}
+			more = false
 			break
 		}
-		if len(message) == 0 || !bytes.HasPrefix(t.topic, message[1:]) {
-			continue
-		}
-		switch {
-		case message[0] == 1:
-			t.matching++
-		case message[0] == 0 && t.matching > 0:
-			// A peer that subscribed twice to the same prefix and disappears
-			// is reported as gone once.
-			t.matching--
+		if t.peers.take(message, of[srcFD]) {
+			t.cutOff()
 		}
 	}
-	return t.matching
+	return t.peers.count(), more
+}
+
+// cutOff says that a connection has been cut off.
+func (t *zmqTransport) cutOff() {
+	if n := t.cuts.Add(1); n&(n-1) == 0 && t.warn != nil {
+		t.warn(fmt.Sprintf("%d connections cut off so far: a peer has sent more than a subscriber needs", n))
+	}
 }
 
 func (t *zmqTransport) close(linger time.Duration) {
+	if t.file != nil {
+		// ZeroMQ leaves it behind. While we listen no other publisher takes the
+		// path, and what is there and not ours stays.
+		if now, err := os.Lstat(t.settings.endpoint.name); err == nil && os.SameFile(t.file, now) {
+			os.Remove(t.settings.endpoint.name)
+		}
+		t.file = nil
+	}
+	if t.guard != nil {
+		t.guard.stop()
+		t.guard = nil
+	}
 	if t.socket != nil {
 		retryEINTR(func() error { return t.socket.SetLinger(linger.Truncate(time.Millisecond)) })
 		t.socket.Close()

@@ -71,16 +71,16 @@ func (s *interruptedSocket) SendBytes(frame []byte, flags zmq.Flag) (int, error)
 	return len(frame), nil
 }
 
-func (s *interruptedSocket) RecvBytes(zmq.Flag) ([]byte, error) {
+func (s *interruptedSocket) RecvBytesWithMetadata(zmq.Flag, ...string) ([]byte, map[string]string, error) {
 	if err := s.next(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if len(s.read) == 0 {
-		return nil, wouldBlock
+		return nil, nil, wouldBlock
 	}
 	m := s.read[0]
 	s.read = s.read[1:]
-	return m, nil
+	return m, nil, nil
 }
 
 // A send that is interrupted at each frame hands over the message once, whole.
@@ -113,13 +113,13 @@ func TestReadIsInterrupted(t *testing.T) {
 	const times = 5
 	s := &interruptedSocket{times: times, left: times,
 		read: [][]byte{[]byte("\x01top"), []byte("\x01other"), []byte("\x01"), []byte("\x00top")}}
-	tr := &zmqTransport{topic: []byte("topic"), frames: s}
-	if n := tr.subscriptions(); n != 1 || len(s.read) != 0 {
+	tr := &zmqTransport{peers: peers{topic: []byte("topic"), inproc: true}, frames: s}
+	if n, more := tr.subscriptions(); n != 1 || more || len(s.read) != 0 {
 		t.Errorf("%d subscriptions, want 1; %d messages not read", n, len(s.read))
 	}
 	tr.frames = &interruptedSocket{left: 1 << 30}
-	if n := tr.subscriptions(); n != 1 {
-		t.Errorf("%d subscriptions, want 1", n)
+	if n, more := tr.subscriptions(); n != 1 || !more {
+		t.Errorf("%d subscriptions (more: %v), want 1 and more", n, more)
 	}
 }
 
