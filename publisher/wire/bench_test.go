@@ -50,9 +50,19 @@ func BenchmarkEncode(b *testing.B) {
 			})
 		}
 	}
-	b.Run("minimal/events=128/blocks=8", func(b *testing.B) {
-		benchEncode(b, Config{MinimalHashes: true}, 128, 8)
-	})
+	for _, encoding := range encodings {
+		for _, minimal := range []bool{false, true} {
+			width := "full"
+			if minimal {
+				width = "minimal"
+			}
+			for _, blocks := range []int{1, 8, 64} {
+				b.Run(fmt.Sprintf("%v/%s/events=128/blocks=%d", encoding, width, blocks), func(b *testing.B) {
+					benchEncode(b, Config{Encoding: encoding, MinimalHashes: minimal}, 128, blocks)
+				})
+			}
+		}
+	}
 }
 
 func benchEncode(b *testing.B, c Config, n, blocks int) {
@@ -72,13 +82,17 @@ func benchEncode(b *testing.B, c Config, n, blocks int) {
 }
 
 func BenchmarkEncodeStruct(b *testing.B) {
-	events := benchEvents(128, 8)
-	for b.Loop() {
-		if _, err := EncodeStruct(Config{}, 1, events, 0); err != nil {
-			b.Fatal(err)
-		}
+	for _, encoding := range encodings {
+		b.Run(encoding.String(), func(b *testing.B) {
+			events := benchEvents(128, 8)
+			for b.Loop() {
+				if _, err := EncodeStruct(Config{Encoding: encoding}, 1, events, 0); err != nil {
+					b.Fatal(err)
+				}
+			}
+			reportBlocks(b, 128*8)
+		})
 	}
-	reportBlocks(b, 128*8)
 }
 
 func BenchmarkDecode(b *testing.B) {

@@ -210,50 +210,80 @@ func TestCheckerAllocations(t *testing.T) {
 	}
 }
 
-// What the Checker lets pass, both encoders write: one event must never take
-// its neighbours with it. Most events here have something wrong with them.
+// What the Checker for a Config lets pass, both encoders write: one event must
+// never take its neighbours with it. Most events here have something wrong with
+// them.
 func TestCheckedEventsEncode(t *testing.T) {
-	var c Checker
-	passed, refused := 0, 0
+	passed, refused, noSlot := map[Encoding]int{}, map[Encoding]int{}, map[Encoding]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		ev := genMalformed(t)
-		err := c.Check(ev)
-		if err != nil {
-			refused++
-			return
-		}
-		passed++
-		config := Config{MinimalHashes: rapid.Bool().Draw(t, "minimal")}
-		config.Form = rapid.SampledFrom([]event.Form{event.Signed64, event.Unsigned64, event.Portable63}).Draw(t, "form")
-		switch e := ev.(type) {
-		case *event.BlockStored:
-			if len(e.Digests) > 0 {
-				config.Form = event.Bytes
-			}
-		case *event.BlockRemoved:
-			if len(e.Digests) > 0 {
-				config.Form = event.Bytes
+		config := genConfig(t)
+		if rapid.IntRange(0, 3).Draw(t, "form by chance") > 0 && (config.Form == event.Bytes) != hasDigests(ev) {
+			if config.Form = event.Bytes; !hasDigests(ev) {
+				config.Form = event.Signed64
 			}
 		}
-		got, err := mustEncoder(t, config).AppendBatch(nil, 1, []event.Event{ev}, 0)
-		if err != nil {
-			t.Fatalf("accepted, but: %v", err)
-		}
-		want, err := EncodeStruct(config, 1, []event.Event{ev}, 0)
-		if err != nil {
-			t.Fatalf("accepted, but: %v", err)
-		}
-		if !bytes.Equal(got, want) {
-			t.Fatalf("encoders differ\n%x\n%x", got, want)
-		}
-		b, err := Decode(got, Limits{MaxString: 1 << 20})
-		if err != nil || b.Events[0].Err != nil || len(b.Remarks) > 0 {
-			t.Fatalf("accepted, but reads as %+v, %v", b, err)
+		for _, config.Encoding = range encodings {
+			switch err := checkedEncodes(t, config, ev); {
+			case err == nil:
+				passed[config.Encoding]++
+			case errors.Is(err, ErrNoSlot):
+				noSlot[config.Encoding]++
+			default:
+				refused[config.Encoding]++
+			}
 		}
 	})
-	if passed == 0 || refused == 0 {
-		t.Errorf("%d passed, %d were refused: nothing is shown", passed, refused)
+	for _, encoding := range encodings {
+		if passed[encoding] == 0 || refused[encoding] == 0 || (noSlot[encoding] == 0) != (encoding == Map) {
+			t.Errorf("%v: %d passed, %d were refused and %d had no place: nothing is shown",
+				encoding, passed[encoding], refused[encoding], noSlot[encoding])
+		}
 	}
+}
+
+// checkedEncodes compares the Checker's verdict, which it returns, with what
+// the encoders do.
+func checkedEncodes(t *rapid.T, config Config, ev event.Event) error {
+	c, err := NewChecker(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = c.Check(ev)
+	configured := errors.Is(err, ErrNoSlot) || errors.Is(err, ErrHashForm)
+	// Only these two depend on the Config.
+	if general := CheckEvent(ev); (err == nil) != (general == nil) && (general != nil || !configured) {
+		t.Fatalf("%+v: %v, the zero value: %v", config, err, general)
+	}
+	got, hotErr := mustEncoder(t, config).AppendBatch(nil, 1, []event.Event{ev}, 0)
+	want, structErr := EncodeStruct(config, 1, []event.Event{ev}, 0)
+	if err != nil {
+		if configured && (hotErr == nil || structErr == nil) {
+			t.Fatalf("refused (%v), but encoded: %v, %v", err, hotErr, structErr)
+		}
+		return err
+	}
+	if hotErr != nil || structErr != nil {
+		t.Fatalf("accepted, but: %v, %v", hotErr, structErr)
+	}
+	if !bytes.Equal(got, want) {
+		t.Fatalf("encoders differ\n%x\n%x", got, want)
+	}
+	b, err := Decode(got, Limits{MaxString: 1 << 20})
+	if err != nil || b.Events[0].Err != nil || len(b.Remarks) > 0 {
+		t.Fatalf("accepted, but reads as %+v, %v", b, err)
+	}
+	return nil
+}
+
+func hasDigests(ev event.Event) bool {
+	switch v := ev.(type) {
+	case *event.BlockStored:
+		return v != nil && len(v.Digests) > 0
+	case *event.BlockRemoved:
+		return v != nil && len(v.Digests) > 0
+	}
+	return false
 }
 
 // genMalformed draws an event in which each part is right or wrong by chance.

@@ -13,8 +13,11 @@ import (
 	"github.com/kvcast/kvcast/bindings/event"
 )
 
-// Config chooses how an encoder writes hashes.
+// Config chooses how an encoder writes events. The zero value is what kvcast
+// sends by default: maps with signed hashes of full width.
 type Config struct {
+	// Encoding is the shape of the events: Map, Array or ArrayShort.
+	Encoding Encoding
 	// Form is the hash form of the stream; it is the same for the whole life
 	// of a publisher (invariant I7).
 	Form event.Form
@@ -26,6 +29,9 @@ type Config struct {
 }
 
 func (c Config) validate(op string) error {
+	if c.Encoding > ArrayShort {
+		return &Error{Op: op, Event: -1, Offset: -1, Err: ErrConfig, Detail: c.Encoding.String()}
+	}
 	if c.Form > event.Bytes {
 		return &Error{Op: op, Event: -1, Offset: -1, Err: ErrConfig,
 			Detail: fmt.Sprintf("hash form %d", c.Form)}
@@ -33,11 +39,12 @@ func (c Config) validate(op string) error {
 	return nil
 }
 
-// Encoder writes batches in the map form. It holds no state besides its
-// configuration and may be used by several goroutines at once.
+// Encoder writes batches. It holds no state besides its configuration and may
+// be used by several goroutines at once.
 type Encoder struct {
-	minimal bool
-	bytes   bool
+	encoding Encoding
+	minimal  bool
+	bytes    bool
 	// signShift is 63 where a set top bit means a negative number and 64 where
 	// it does not; pattern>>signShift is then 1 exactly for a negative hash.
 	signShift uint8
@@ -48,7 +55,7 @@ func NewEncoder(c Config) (*Encoder, error) {
 	if err := c.validate("encoder"); err != nil {
 		return nil, err
 	}
-	e := &Encoder{minimal: c.MinimalHashes, bytes: c.Form == event.Bytes, signShift: 64}
+	e := &Encoder{encoding: c.Encoding, minimal: c.MinimalHashes, bytes: c.Form == event.Bytes, signShift: 64}
 	if c.Form == event.Signed64 {
 		e.signShift = 63
 	}
@@ -106,11 +113,13 @@ const (
 // AppendBatch appends the payload [ts, events, rank] to dst and returns the
 // longer slice. ts is in Unix seconds; rank is the global data-parallel rank.
 // It checks types only: any well-typed event in any order is written, also one
-// that a publisher must refuse (Checker is for that).
+// that a publisher must refuse (Checker is for that). What the encoding has no
+// place for is refused, not left out.
 //
 // Nothing is allocated when dst has room. The bytes between the length and the
 // capacity of the result are scratch. On error the result is dst unchanged,
-// and the error wraps ErrTimestamp, ErrEventType, ErrHashForm or ErrShape.
+// and the error wraps ErrTimestamp, ErrEventType, ErrHashForm, ErrShape or
+// ErrNoSlot.
 // Events are read only and not kept.
 func (e *Encoder) AppendBatch(dst []byte, ts float64, events []event.Event, rank uint64) ([]byte, error) {
 	base := len(dst)
@@ -129,31 +138,50 @@ func (e *Encoder) AppendBatch(dst []byte, ts float64, events []event.Event, rank
 				err = ErrEventType
 				break
 			}
-			if key, err = e.checkStored(v); err == nil {
+			if key, err = e.checkStored(v); err != nil {
+				break
+			}
+			if e.encoding == Map {
 				dst = e.appendStored(dst, v)
+			} else {
+				dst = e.appendStoredArray(dst, v)
 			}
 		case *event.BlockRemoved:
 			if v == nil {
 				err = ErrEventType
 				break
 			}
-			if key, err = e.checkRemoved(v); err == nil {
+			if key, err = e.checkRemoved(v); err != nil {
+				break
+			}
+			if e.encoding == Map {
 				dst = e.appendRemoved(dst, v)
+			} else {
+				dst = e.appendRemovedArray(dst, v)
 			}
 		case *event.AllBlocksCleared:
 			if v == nil {
 				err = ErrEventType
 				break
 			}
-			dst = append(dst, clearedMap...)
+			if e.encoding == Map {
+				dst = append(dst, clearedMap...)
+			} else {
+				dst = append(dst, clearedArray...)
+			}
 		default:
 			err = ErrEventType
 		}
 		if err != nil {
-			return dst[:base], &Error{Op: "encode", Event: i, Key: key, Offset: -1, Err: err}
+			return dst[:base], e.refusal(i, key, err)
 		}
 	}
 	return appendUint(dst, rank), nil
+}
+
+// refusal is the error for the event of index i.
+func (e *Encoder) refusal(i int, key string, err error) error {
+	return &Error{Op: "encode", Event: i, Key: key, Offset: -1, Err: err, Detail: e.encoding.detail(err)}
 }
 
 // tooLarge reports whether a length is beyond what msgpack can express. All
@@ -175,7 +203,10 @@ func (e *Encoder) checkRemoved(r *event.BlockRemoved) (string, error) {
 	if key, err := removedShape(r); err != nil {
 		return key, err
 	}
-	return e.checkHashes(r.Hashes, r.Digests)
+	if key, err := e.checkHashes(r.Hashes, r.Digests); err != nil {
+		return key, err
+	}
+	return e.encoding.removedSlots(r)
 }
 
 // removedShape and storedShape refuse what cannot be written, whatever the form
@@ -191,7 +222,10 @@ func (e *Encoder) checkStored(s *event.BlockStored) (string, error) {
 	if key, err := e.checkHashes(s.Hashes, s.Digests); err != nil {
 		return key, err
 	}
-	return storedShape(s)
+	if key, err := storedShape(s); err != nil {
+		return key, err
+	}
+	return e.encoding.storedSlots(s)
 }
 
 func storedShape(s *event.BlockStored) (string, error) {
@@ -283,12 +317,7 @@ func (e *Encoder) appendStored(dst []byte, s *event.BlockStored) []byte {
 	p += copy(b[p:], kBlockSize)
 	p = putUint(b, p, uint64(s.BlockSize))
 	p += copy(b[p:], kLoRAID)
-	if s.HasLoRAID {
-		p = putUint(b, p, s.LoRAID)
-	} else {
-		b[p] = 0xc0
-		p++
-	}
+	p = putUintOrNil(b, p, s.LoRAID, s.HasLoRAID)
 	p += copy(b[p:], kMedium)
 	p = putStringOrNil(b, p, s.Medium, s.HasMedium)
 	p += copy(b[p:], kLoRAName)
@@ -460,10 +489,7 @@ func optionalKeys(x *event.StoredExtra) int {
 func appendExtra(dst []byte, x *event.StoredExtra) []byte {
 	if x.ExtraKeys != nil {
 		dst = append(dst, kExtraKeys...)
-		dst = appendArrayHeader(dst, len(x.ExtraKeys))
-		for _, entry := range x.ExtraKeys {
-			dst = appendExtraKeys(dst, entry)
-		}
+		dst = appendExtraKeysList(dst, x.ExtraKeys)
 	}
 	if x.HasGroupIdx {
 		dst = append(dst, kGroupIdx...)
@@ -483,6 +509,14 @@ func appendExtra(dst []byte, x *event.StoredExtra) []byte {
 		for _, entry := range x.MMKeys {
 			dst = appendMMKeys(dst, entry)
 		}
+	}
+	return dst
+}
+
+func appendExtraKeysList(dst []byte, list [][]event.ExtraKey) []byte {
+	dst = appendArrayHeader(dst, len(list))
+	for _, entry := range list {
+		dst = appendExtraKeys(dst, entry)
 	}
 	return dst
 }

@@ -56,12 +56,12 @@ func TestEncodeHashWidths(t *testing.T) {
 			c    Config
 			want string
 		}{
-			{Config{event.Signed64, true}, c.signed},
-			{Config{event.Unsigned64, true}, c.unsigned},
-			{Config{event.Portable63, true}, c.unsigned},
-			{Config{event.Signed64, false}, c.full},
-			{Config{event.Unsigned64, false}, c.fullU},
-			{Config{event.Portable63, false}, c.fullU},
+			{Config{Form: event.Signed64, MinimalHashes: true}, c.signed},
+			{Config{Form: event.Unsigned64, MinimalHashes: true}, c.unsigned},
+			{Config{Form: event.Portable63, MinimalHashes: true}, c.unsigned},
+			{Config{Form: event.Signed64}, c.full},
+			{Config{Form: event.Unsigned64}, c.fullU},
+			{Config{Form: event.Portable63}, c.fullU},
 		} {
 			// In the list and as a parent, which take different paths.
 			ev := &event.BlockStored{Hashes: []uint64{c.bits}, ParentHash: c.bits, HasParent: true, BlockSize: 1, Tokens: []uint32{0}}
@@ -73,6 +73,17 @@ func TestEncodeHashWidths(t *testing.T) {
 				hex.EncodeToString([]byte(kTokens))
 			if !strings.Contains(hex.EncodeToString(got), want) {
 				t.Errorf("%#x %+v: %x lacks %s", c.bits, w.c, got, want)
+			}
+			for encoding, head := range map[Encoding]string{Array: "9c", ArrayShort: "99"} {
+				w.c.Encoding = encoding
+				got, err := mustEncoder(t, w.c).AppendBatch(nil, 0, []event.Event{ev}, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := head + hex.EncodeToString([]byte(vStored)) + "91" + w.want + w.want + "9100" + "01" + "c0"
+				if !strings.Contains(hex.EncodeToString(got), want) {
+					t.Errorf("%#x %+v: %x lacks %s", c.bits, w.c, got, want)
+				}
 			}
 		}
 	}
@@ -119,24 +130,27 @@ func TestEncodeHeaders(t *testing.T) {
 			for len(events) < min(n, 300) {
 				events = append(events, &event.AllBlocksCleared{})
 			}
-			got, err := mustEncoder(t, Config{MinimalHashes: true}).AppendBatch(nil, 1, events, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			want, err := EncodeStruct(Config{MinimalHashes: true}, 1, events, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !bytes.Equal(got, want) {
-				t.Error("encoders differ")
-			}
-			b, err := Decode(got, Limits{MaxString: 1 << 20})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(b.Events) != len(events) || len(b.Events[0].Hashes) != n || len(b.Events[0].Tokens) != n ||
-				len(b.Events[0].Medium) != n || len(b.Events[0].LoRAName) != n {
-				t.Error("counts are lost")
+			for _, encoding := range encodings {
+				c := Config{Encoding: encoding, MinimalHashes: true}
+				got, err := mustEncoder(t, c).AppendBatch(nil, 1, events, 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want, err := EncodeStruct(c, 1, events, 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !bytes.Equal(got, want) {
+					t.Errorf("%v: encoders differ", encoding)
+				}
+				b, err := Decode(got, Limits{MaxString: 1 << 20})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(b.Events) != len(events) || len(b.Events[0].Hashes) != n || len(b.Events[0].Tokens) != n ||
+					len(b.Events[0].Medium) != n || len(b.Events[0].LoRAName) != n {
+					t.Errorf("%v: counts are lost", encoding)
+				}
 			}
 		})
 	}
@@ -244,7 +258,15 @@ func TestEncodeAllocations(t *testing.T) {
 	events := append(stored, rich, &event.AllBlocksCleared{},
 		&event.BlockRemoved{Hashes: []uint64{1, 2}, HasGroupIdx: true, Locality: "LOCAL"})
 	before := slices.Clone(rich.Tokens)
-	for _, c := range []Config{{}, {MinimalHashes: true}, {Form: event.Unsigned64}} {
+	all := events
+	for _, c := range []Config{
+		{}, {MinimalHashes: true}, {Form: event.Unsigned64}, {Encoding: Array}, {Encoding: Array, MinimalHashes: true},
+		{Encoding: ArrayShort}, {Encoding: ArrayShort, MinimalHashes: true},
+	} {
+		events := slices.Clone(all)
+		for i := range events {
+			events[i], _ = fitting(events[i], c.Encoding)
+		}
 		e := mustEncoder(t, c)
 		buf, err := e.AppendBatch(nil, 1, events, 7)
 		if err != nil {
@@ -278,6 +300,15 @@ func TestEncodeEveryRoom(t *testing.T) {
 		return []event.Event{s, r}
 	}
 	digests := make([]event.Digest, 7)
+	// In the array forms the optional parts are written by index, too.
+	groups := *widest(3)[0].(*event.BlockStored)
+	groups.Extra = &event.StoredExtra{
+		ExtraKeys: [][]event.ExtraKey{{{Str: strings.Repeat("e", 300)}}}, SpecKind: strings.Repeat("k", 300),
+		GroupIdx: math.MaxUint64, HasGroupIdx: true, SlidingWindow: math.MaxUint64, HasWindow: true,
+	}
+	group := &event.BlockRemoved{
+		Hashes: groups.Hashes, Medium: groups.Medium, HasMedium: true, GroupIdx: math.MaxUint64, HasGroupIdx: true,
+	}
 	hex := *widest(3)[0].(*event.BlockStored)
 	hex.Extra = &event.StoredExtra{HexTokens: []string{strings.Repeat("f", 64), strings.Repeat("f", 500), ""}}
 	for _, c := range []struct {
@@ -292,20 +323,29 @@ func TestEncodeEveryRoom(t *testing.T) {
 		{"widest stored, wide headers", event.Signed64, widest(1 << 16)[:1], 120},
 		{"widest removed, wide headers", event.Signed64, widest(1 << 16)[1:], 120},
 		{"hex tokens", event.Signed64, []event.Event{&hex}, 1 << 20},
+		{"groups", event.Signed64, []event.Event{&groups}, 1 << 20},
+		{"removed group", event.Signed64, []event.Event{group}, 1 << 20},
 		{"digests", event.Bytes, []event.Event{
 			&event.BlockStored{Digests: digests, HasParent: true}, &event.BlockRemoved{Digests: digests},
 		}, 1 << 20},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := mustEncoder(t, Config{Form: c.form})
-			want, err := EncodeStruct(Config{Form: c.form}, 1, c.events, 7)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for room := max(0, len(want)-c.from); room < len(want)+40; room++ {
-				got, err := e.AppendBatch(make([]byte, 0, room), 1, c.events, 7)
-				if err != nil || !bytes.Equal(got, want) {
-					t.Fatalf("room %d: %v\n got %x\nwant %x", room, err, got, want)
+			for _, encoding := range encodings {
+				config := Config{Encoding: encoding, Form: c.form}
+				events := slices.Clone(c.events)
+				for i := range events {
+					events[i], _ = fitting(events[i], encoding)
+				}
+				e := mustEncoder(t, config)
+				want, err := EncodeStruct(config, 1, events, 7)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for room := max(0, len(want)-c.from); room < len(want)+40; room++ {
+					got, err := e.AppendBatch(make([]byte, 0, room), 1, events, 7)
+					if err != nil || !bytes.Equal(got, want) {
+						t.Fatalf("%v, room %d: %v\n got %x\nwant %x", encoding, room, err, got, want)
+					}
 				}
 			}
 		})

@@ -24,6 +24,8 @@ var (
 	// ErrShape: the parts of an event do not fit together, or a value on the
 	// wire has the wrong msgpack type.
 	ErrShape = errors.New("wrong type or shape")
+	// ErrNoSlot: an event has a key that the chosen array form has no place for.
+	ErrNoSlot = errors.New("no place for the key")
 
 	// ErrNoHashes: a stored or removed event names no block.
 	ErrNoHashes = errors.New("no block hashes")

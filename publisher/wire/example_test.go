@@ -70,6 +70,33 @@ func ExampleChecker() {
 	// wire: check event: block_hashes: duplicate block hash (hash 2)
 }
 
+func ExampleConfig() {
+	// For a reader from before the map form: 3 elements, whatever is set.
+	config := wire.Config{Encoding: wire.ArrayShort, MinimalHashes: true}
+	encoder, err := wire.NewEncoder(config)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	removed := &event.BlockRemoved{Hashes: []uint64{5}, Medium: "GPU", HasMedium: true}
+	payload, err := encoder.AppendBatch(nil, 0, []event.Event{removed}, 0)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%q\n", payload[11:]) // behind the time
+
+	// A key without a place is refused before it costs a batch.
+	removed.GroupIdx, removed.HasGroupIdx = 1, true
+	err = config.CheckEvent(removed)
+	fmt.Println(errors.Is(err, wire.ErrNoSlot))
+	fmt.Println(err)
+	// Output:
+	// "\x93\xacBlockRemoved\x91\x05\xa3GPU\x00"
+	// true
+	// wire: check event: group_idx: no place for the key (in array-short form)
+}
+
 func ExampleCheck() {
 	// A list that claims four billion elements.
 	err := wire.Check([]byte{0xdd, 0xff, 0xff, 0xff, 0xff}, wire.Limits{})

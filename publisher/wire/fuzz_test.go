@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"errors"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/shamaton/msgpack/v2"
@@ -163,8 +164,20 @@ func reencode(t *testing.T, ev *Event) {
 			}
 		}
 	}
-	e := mustEncoder(t, Config{Form: form})
-	out, err := e.AppendBatch(nil, 0, []event.Event{toEvent(t, ev)}, 0)
+	for _, encoding := range encodings {
+		if fits, taken := fitting(toEvent(t, ev), encoding); len(taken) == 0 {
+			encodeAgain(t, Config{Encoding: encoding, Form: form}, fits, ev)
+		} else if _, err := mustEncoder(t, Config{Encoding: encoding, Form: form}).AppendBatch(nil, 0,
+			[]event.Event{toEvent(t, ev)}, 0); !errors.Is(err, ErrNoSlot) {
+			t.Fatalf("%v form: %v\n%+v", encoding, err, ev)
+		}
+	}
+}
+
+// encodeAgain encodes e, which was decoded as ev, and compares what is decoded
+// of it with ev.
+func encodeAgain(t *testing.T, c Config, e event.Event, ev *Event) {
+	out, err := mustEncoder(t, c).AppendBatch(nil, 0, []event.Event{e}, 0)
 	if err != nil {
 		t.Fatalf("%v\n%+v", err, ev)
 	}
@@ -177,6 +190,7 @@ func reencode(t *testing.T, ev *Event) {
 		e.Offset, e.Seen, e.Array = 0, 0, false
 		if e.Extra != nil {
 			x := *e.Extra
+			x.MMKeys = slices.Clone(x.MMKeys)
 			for i, entry := range x.MMKeys { // nil and empty are one here
 				if len(entry) == 0 {
 					x.MMKeys[i] = nil

@@ -102,6 +102,14 @@ func putStringHeader(b []byte, p, n int) int {
 	}
 }
 
+func putUintOrNil(b []byte, p int, v uint64, set bool) int {
+	if !set {
+		b[p] = 0xc0
+		return p + 1
+	}
+	return putUint(b, p, v)
+}
+
 func putStringOrNil(b []byte, p int, s string, set bool) int {
 	if !set {
 		b[p] = 0xc0

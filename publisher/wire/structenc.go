@@ -29,11 +29,15 @@ func EncodeStruct(c Config, ts float64, events []event.Event, rank uint64) ([]by
 	for i, ev := range events {
 		v, key, err := e.structOf(ev)
 		if err != nil {
-			return nil, &Error{Op: "encode", Event: i, Key: key, Offset: -1, Err: err}
+			return nil, e.refusal(i, key, err)
 		}
 		list[i] = v
 	}
-	out, err := msgpack.MarshalAsMap([]any{ts, list, rank})
+	marshal := msgpack.MarshalAsMap
+	if c.Encoding != Map {
+		marshal = msgpack.MarshalAsArray // of the structs' values; there are no others
+	}
+	out, err := marshal([]any{ts, list, rank})
 	if err != nil {
 		return nil, &Error{Op: "encode", Event: -1, Offset: -1, Err: ErrShape, Detail: err.Error()}
 	}
@@ -90,6 +94,64 @@ type (
 	}
 )
 
+// The same for the array forms, where a field's place is all that counts.
+type (
+	storedArray struct {
+		Type      string
+		Hashes    any
+		Parent    any
+		Tokens    any
+		BlockSize uint32
+		LoRAID    *uint64
+		Medium    *string
+		LoRAName  *string
+		ExtraKeys [][]any
+		GroupIdx  *uint64
+		SpecKind  *string
+		Window    *uint64
+	}
+	storedArrayShort struct {
+		Type      string
+		Hashes    any
+		Parent    any
+		Tokens    any
+		BlockSize uint32
+		LoRAID    *uint64
+		Medium    *string
+		LoRAName  *string
+		ExtraKeys [][]any
+	}
+	removedArray struct {
+		Type     string
+		Hashes   any
+		Medium   *string
+		GroupIdx *uint64
+	}
+	removedArrayShort struct {
+		Type   string
+		Hashes any
+		Medium *string
+	}
+)
+
+// arrayOf returns the struct for the array form of what structOf has filled.
+func (e *Encoder) arrayOf(b storedStruct, x *event.StoredExtra) any {
+	if x == nil {
+		x = new(event.StoredExtra)
+	}
+	short := storedArrayShort{
+		b.Type, b.Hashes, b.Parent, b.Tokens, b.BlockSize, b.LoRAID, b.Medium, b.LoRAName, extraKeysValues(x.ExtraKeys),
+	}
+	if e.encoding == ArrayShort {
+		return short
+	}
+	return storedArray{
+		short.Type, short.Hashes, short.Parent, short.Tokens, short.BlockSize, short.LoRAID, short.Medium, short.LoRAName,
+		short.ExtraKeys, optional(x.GroupIdx, x.HasGroupIdx), optional(x.SpecKind, x.SpecKind != ""),
+		optional(x.SlidingWindow, x.HasWindow),
+	}
+}
+
 // structOf returns a value that the library writes as the event.
 func (e *Encoder) structOf(ev event.Event) (v any, key string, err error) {
 	switch s := ev.(type) {
@@ -112,6 +174,9 @@ func (e *Encoder) structOf(ev event.Event) (v any, key string, err error) {
 		if s.HasParent {
 			base.Parent = e.hashValue(s.ParentHash, &s.ParentDigest)
 		}
+		if e.encoding != Map {
+			return e.arrayOf(base, s.Extra), "", nil
+		}
 		if s.Extra == nil {
 			return base, "", nil
 		}
@@ -123,14 +188,21 @@ func (e *Encoder) structOf(ev event.Event) (v any, key string, err error) {
 		if key, err := e.checkRemoved(s); err != nil {
 			return nil, key, err
 		}
-		return removedStruct{
+		full := removedStruct{
 			Type:      "BlockRemoved",
 			Hashes:    e.hashesValue(s.Hashes, s.Digests),
 			Medium:    optional(s.Medium, s.HasMedium),
 			GroupIdx:  optional(s.GroupIdx, s.HasGroupIdx),
 			Locality:  s.Locality,
 			Ownership: s.Ownership,
-		}, "", nil
+		}
+		switch e.encoding {
+		case Array:
+			return removedArray{full.Type, full.Hashes, full.Medium, full.GroupIdx}, "", nil
+		case ArrayShort:
+			return removedArrayShort{full.Type, full.Hashes, full.Medium}, "", nil
+		}
+		return full, "", nil
 	case *event.AllBlocksCleared:
 		if s != nil {
 			return clearedStruct{Type: "AllBlocksCleared"}, "", nil
@@ -161,12 +233,7 @@ func storedWithExtra(b storedStruct, x *event.StoredExtra) any {
 		Ownership: optional(x.Ownership, x.Ownership != ""),
 		SessionID: optional(x.SessionID, x.SessionID != ""),
 	}
-	if x.ExtraKeys != nil {
-		full.ExtraKeys = make([][]any, len(x.ExtraKeys))
-		for i, entry := range x.ExtraKeys {
-			full.ExtraKeys[i] = extraKeysValue(entry)
-		}
-	}
+	full.ExtraKeys = extraKeysValues(x.ExtraKeys)
 	if x.MMKeys != nil {
 		full.MMKeys = make([][]mmStruct, len(x.MMKeys))
 		for i, entry := range x.MMKeys {
@@ -192,6 +259,17 @@ func storedWithExtra(b storedStruct, x *event.StoredExtra) any {
 		dst.Field(i).Set(v)
 	}
 	return dst.Interface()
+}
+
+func extraKeysValues(entries [][]event.ExtraKey) [][]any {
+	if entries == nil {
+		return nil
+	}
+	list := make([][]any, len(entries))
+	for i, entry := range entries {
+		list[i] = extraKeysValue(entry)
+	}
+	return list
 }
 
 func extraKeysValue(entry []event.ExtraKey) []any {
