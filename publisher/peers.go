@@ -135,7 +135,13 @@ func cutOff(fd int, inode uint64, ours func(int) bool) bool {
 	}
 	defer syscall.Close(own)
 	now, ok := socketInode(own)
-	return ok && now == inode && ours(own) && syscall.Shutdown(own, syscall.SHUT_RDWR) == nil
+	if !ok || now != inode || !ours(own) {
+		return false
+	}
+	// What is still on its way is not waited for, on either side: the close that
+	// follows resets the connection.
+	syscall.SetsockoptLinger(own, syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
+	return syscall.Shutdown(own, syscall.SHUT_RDWR) == nil
 }
 
 // socketInode returns what names a socket for as long as it is open.
