@@ -15,11 +15,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"unicode"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 const (
@@ -53,8 +55,14 @@ func main() {
 // run executes one command line and returns the exit code.
 func run(ctx context.Context, args []string, std streams) int {
 	root := newRoot(std)
+	// cobra prints the help and does not look whether it could.
+	help := &checkedWriter{w: std.out}
+	root.SetOut(help)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	if err == nil {
+		err = outputError(help.err)
+	}
 	if err == nil {
 		return exitGood
 	}
@@ -63,6 +71,19 @@ func run(ctx context.Context, args []string, std streams) int {
 		return exitBreach
 	}
 	return exitUnusable
+}
+
+// checkedWriter keeps the first error.
+type checkedWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (c *checkedWriter) Write(b []byte) (int, error) {
+	if c.err == nil {
+		_, c.err = c.w.Write(b)
+	}
+	return len(b), c.err
 }
 
 // oneLine replaces what would break a line or confuse a terminal; errors may
@@ -86,17 +107,51 @@ func newRoot(std streams) *cobra.Command {
 			}
 			return nil
 		},
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
-		SilenceErrors: true,
-		SilenceUsage:  true,
+		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return checkFileFlags(c.Flags()) },
+		SilenceErrors:     true,
+		SilenceUsage:      true,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.DisableSuggestions = true
-	root.SetOut(std.out)
 	root.SetErr(std.err)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.AddCommand(newReplay(std), newTap(std), newVersion(std))
 	root.SetHelpCommand(newHelp(root))
 	return root
+}
+
+// checkFileFlags refuses an empty name, as an unset variable gives it: a file
+// that was asked for would silently not be written.
+func checkFileFlags(flags *pflag.FlagSet) error {
+	for _, name := range []string{"resident-out", "mirror-out"} {
+		if f := flags.Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
+			return fmt.Errorf(`--%s "": want a file`, name)
+		}
+	}
+	return nil
+}
+
+// flagError says in the user's words why a value of a flag is wrong.
+func flagError(err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	f := invalid.GetFlag()
+	want := map[string]string{
+		"int":      "a whole number",
+		"float64":  "a number",
+		"duration": "a duration, such as 500ms or 1m30s",
+		"bool":     "true or false",
+	}[f.Value.Type()]
+	switch {
+	case want == "":
+		return err
+	case errors.Is(err, strconv.ErrRange):
+		want += " that is not so large"
+	}
+	return fmt.Errorf("--%s %q: want %s", f.Name, invalid.GetValue(), want)
 }
 
 // newHelp is cobra's help command, except that a wrong name is an error.
