@@ -4,12 +4,18 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestOutputAppearsAsAWhole(t *testing.T) {
@@ -25,7 +31,7 @@ func TestOutputAppearsAsAWhole(t *testing.T) {
 		}
 		return n
 	}
-	o, err := createOutput("f", path)
+	o, err := createOutput(t.Context(), "f", path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +47,7 @@ func TestOutputAppearsAsAWhole(t *testing.T) {
 	}
 
 	// A failure in the middle leaves the file of before.
-	if o, err = createOutput("f", path); err != nil {
+	if o, err = createOutput(t.Context(), "f", path); err != nil {
 		t.Fatal(err)
 	}
 	err = o.commit(func(w io.Writer) error {
@@ -61,11 +67,12 @@ func TestOutputAppearsAsAWhole(t *testing.T) {
 	}
 
 	// So does a run that never gets there.
-	if o, err = createOutput("f", path); err != nil {
+	if o, err = createOutput(t.Context(), "f", path); err != nil {
 		t.Fatal(err)
 	}
-	if len(names()) != 2 {
-		t.Errorf("no other name: %v", names())
+	// Killed now, it would leave nothing behind.
+	if n := names(); len(n) != 1 {
+		t.Errorf("there is something already: %v", n)
 	}
 	o.discard()
 	o.discard()
@@ -73,6 +80,271 @@ func TestOutputAppearsAsAWhole(t *testing.T) {
 		t.Errorf("left behind: %v", n)
 	}
 	(*output)(nil).discard()
+}
+
+// Where files without a name do not exist, the file gets a temporary one at the
+// end.
+func TestOutputWithTemporaryName(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, "out")
+	if err := os.WriteFile(path, []byte("old"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	for _, fail := range []bool{true, false} {
+		o, err := createOutput(t.Context(), "f", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.file.Close()
+		o.file = nil
+		err = o.commit(func(w io.Writer) error {
+			io.WriteString(w, "new")
+			if fail {
+				return errors.New("boom")
+			}
+			return nil
+		})
+		want := "new"
+		if fail {
+			want = "old"
+		}
+		if b, _ := os.ReadFile(path); string(b) != want || fail == (err == nil) {
+			t.Errorf("fail %v: got %q, %v", fail, b, err)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode() != 0o640 {
+			t.Errorf("fail %v: %v, %v", fail, info, err)
+		}
+		if entries, _ := os.ReadDir(folder); len(entries) != 1 {
+			t.Errorf("fail %v: left behind: %v", fail, entries)
+		}
+	}
+}
+
+// The longest name that a file can have is no longer than before.
+func TestOutputWithLongName(t *testing.T) {
+	path := filepath.Join(t.TempDir(), strings.Repeat("n", 255))
+	for range 2 {
+		o, err := createOutput(t.Context(), "f", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := o.commit(func(io.Writer) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := createOutput(t.Context(), "f", path+"n"); err == nil || !strings.HasSuffix(err.Error(), ": file name too long") {
+		t.Errorf("256 bytes: %v", err)
+	}
+}
+
+// Links are written through, to a file that is not there yet, too.
+func TestOutputThroughLinks(t *testing.T) {
+	folder := t.TempDir()
+	for name, target := range map[string]string{"a": "b", "b": filepath.Join(folder, "c"), "loop": "loop", "nowhere": "no/such"} {
+		if err := os.Symlink(target, filepath.Join(folder, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o, err := createOutput(t.Context(), "f", filepath.Join(folder, "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.commit(func(w io.Writer) error { _, err := io.WriteString(w, "x"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Lstat(filepath.Join(folder, "c")); err != nil || !info.Mode().IsRegular() || info.Size() != 1 {
+		t.Errorf("the end of the links: %v, %v", info, err)
+	}
+	if got, err := os.Readlink(filepath.Join(folder, "a")); err != nil || got != "b" {
+		t.Errorf("the link: %q, %v", got, err)
+	}
+	for name, want := range map[string]string{
+		"loop": "too many levels of symbolic links", "nowhere": "no such file or directory",
+		"d/": "is a directory", "new/": "", "": "",
+	} {
+		os.Mkdir(filepath.Join(folder, "d"), 0o700)
+		path := folder + "/" + name
+		if name == "" {
+			path = "."
+		}
+		o, err := createOutput(t.Context(), "f", path)
+		if err == nil {
+			o.discard()
+		}
+		if err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+// What is written to a descriptor follows what is there, and what comes later
+// follows it.
+func TestOutputToDescriptor(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	link := filepath.Join(t.TempDir(), "link")
+	fd := fmt.Sprint(file.Fd())
+	if err := os.Symlink("/dev/fd/"+fd, link); err != nil {
+		t.Fatal(err)
+	}
+	want := ""
+	for _, path := range []string{
+		"/dev/fd/" + fd, "/proc/self/fd/" + fd, "/proc/thread-self/fd/" + fd, link,
+		fmt.Sprintf("/proc/%d/fd/%s", os.Getpid(), fd),
+	} {
+		o, err := createOutput(t.Context(), "f", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := o.commit(func(w io.Writer) error { _, err := io.WriteString(w, "out "); return err }); err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(file, "more\n")
+		want += "out more\n"
+	}
+	if b, err := os.ReadFile(file.Name()); err != nil || string(b) != want {
+		t.Errorf("got %q, %v, want %q", b, err, want)
+	}
+	readOnly, err := os.Open(file.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer readOnly.Close()
+	path := fmt.Sprintf("/dev/fd/%d", readOnly.Fd())
+	if _, err := createOutput(t.Context(), "f", path); err == nil || !strings.HasSuffix(err.Error(), "is open for reading only") {
+		t.Errorf("a descriptor for reading: %v", err)
+	}
+	if _, err := createOutput(t.Context(), "f", "/dev/fd/999999"); err == nil || !strings.HasSuffix(err.Error(), "bad file descriptor") {
+		t.Errorf("a descriptor that is not open: %v", err)
+	}
+}
+
+// runCommand runs a command line in this process.
+func runCommand(ctx context.Context, args ...string) (code int, out, errText string) {
+	var o, e bytes.Buffer
+	code = run(ctx, args, streams{&o, &e})
+	return code, o.String(), e.String()
+}
+
+const oneRequest = `{"timestamp":0,"input_length":40,"output_length":1,"hash_ids":[1]}` + "\n"
+
+// A run never takes its own trace for its output.
+func TestReplayKeepsItsTrace(t *testing.T) {
+	folder := t.TempDir()
+	name := func(n string) string { return filepath.Join(folder, n) }
+	if err := os.WriteFile(name("t"), []byte(oneRequest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Mkdir(name("d"), 0o700), os.Symlink("t", name("link")), os.Link(name("t"), name("hard"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, out := range []string{name("t"), folder + "/./d/../t", name("link"), name("hard")} {
+		for _, in := range []string{name("t"), name("link")} {
+			code, _, text := runCommand(t.Context(), "replay", "--publisher", "off", "--trace", in, "--resident-out", out)
+			if code != exitUnusable || text != "kvcast: --resident-out "+out+": is the trace itself\n" {
+				t.Errorf("%s to %s: %d, %q", in, out, code, text)
+			}
+		}
+	}
+	if b, err := os.ReadFile(name("t")); err != nil || string(b) != oneRequest {
+		t.Errorf("the trace: %q, %v", b, err)
+	}
+	if code, _, text := runCommand(t.Context(), "replay", "--publisher", "off", "--trace", name("t"), "--resident-out", name("other")); code != 0 {
+		t.Errorf("another file: %d, %q", code, text)
+	}
+}
+
+// An interruption ends what waits for the other end of a pipe, and the first
+// look through a long trace.
+func TestInterruptedBeforeTheRun(t *testing.T) {
+	folder := t.TempDir()
+	trace, fifo := filepath.Join(folder, "t"), filepath.Join(folder, "fifo")
+	if err := errors.Join(os.WriteFile(trace, []byte(oneRequest), 0o600), unix.Mkfifo(fifo, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no writer": {[]string{"replay", "--publisher", "off", "--trace", fifo}, "interrupted before the first request"},
+		"no reader": {[]string{"replay", "--publisher", "off", "--trace", trace, "--resident-out", fifo},
+			"--resident-out " + fifo + ": interrupted while waiting for a reader"},
+		"tap, no reader": {[]string{"tap", "ipc:///nobody", "--mirror-out", fifo},
+			"--mirror-out " + fifo + ": interrupted while waiting for a reader"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// It is already waiting then, or has not yet begun: both must end.
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			code, _, text := runCommand(ctx, c.args...)
+			if code != exitUnusable || text != "kvcast: "+c.want+"\n" {
+				t.Errorf("%d, %q", code, text)
+			}
+		})
+	}
+	t.Run("long trace", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, _, err := openTrace(ctx, trace, 0); err != errInterrupted {
+			t.Errorf("got %v", err)
+		}
+	})
+	// With somebody at the other end a pipe works as ever.
+	go func() {
+		if err := os.WriteFile(fifo, []byte(oneRequest+oneRequest), 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	code, out, text := runCommand(t.Context(), "replay", "--publisher", "off", "--json", "--trace", fifo)
+	if code != 0 || !strings.Contains(out, `"requests":2,`) {
+		t.Errorf("%d, %q, %q", code, out, text)
+	}
+}
+
+// What is wrong with a flag's value is said in the user's words.
+func TestFlagErrors(t *testing.T) {
+	for args, want := range map[string]string{
+		"--limit 1e3":                  `--limit "1e3": want a whole number`,
+		"--limit 99999999999999999999": `--limit "99999999999999999999": want a whole number that is not so large`,
+		"--limit=":                     `--limit "": want a whole number`,
+		"--speed fast":                 `--speed "fast": want a number`,
+		"--speed 1e999":                `--speed "1e999": want a number that is not so large`,
+		"--hold 5":                     `--hold "5": want a duration, such as 500ms or 1m30s`,
+		"--json=maybe":                 `--json "maybe": want true or false`,
+		"--limit":                      "flag needs an argument: --limit",
+		"--resident-out=":              `--resident-out "": want a file`,
+	} {
+		code, out, text := runCommand(t.Context(), append([]string{"replay", "--trace", os.DevNull}, strings.Fields(args)...)...)
+		if code != exitUnusable || text != "kvcast: "+want+"\n" || out != "" {
+			t.Errorf("%s: %d, %q, %q", args, code, text, out)
+		}
+	}
+	code, _, text := runCommand(t.Context(), "tap", "ipc:///nobody", "--mirror-out", "", "--idle-exit", "1ms")
+	if code != exitUnusable || text != "kvcast: --mirror-out \"\": want a file\n" {
+		t.Errorf("tap: %d, %q", code, text)
+	}
+}
+
+// A help that cannot be printed is an error.
+func TestHelpToFullDevice(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	for _, args := range [][]string{{}, {"--help"}, {"help"}, {"help", "replay"}, {"tap", "--help"}} {
+		var text bytes.Buffer
+		code := run(t.Context(), args, streams{full, &text})
+		if code != exitUnusable || text.String() != "kvcast: standard output: no space left on device\n" {
+			t.Errorf("%v: %d, %q", args, code, text.String())
+		}
+		if code, out, _ := runCommand(t.Context(), args...); code != 0 || out == "" {
+			t.Errorf("%v: %d without a full device", args, code)
+		}
+	}
 }
 
 func TestOneLine(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvcast/kvcast/bindings"
 	"github.com/kvcast/kvcast/bindings/event"
@@ -138,6 +139,24 @@ func (o *replayOptions) check() (event.Form, error) {
 	return form, nil
 }
 
+// checkFiles refuses to write over the trace, under whatever name.
+func (o *replayOptions) checkFiles() error {
+	if o.residentOut == "" {
+		return nil
+	}
+	in, err := os.Stat(o.trace)
+	if err != nil || !in.Mode().IsRegular() {
+		return nil // opening it says what is wrong, if anything
+	}
+	if out, err := os.Stat(o.residentOut); err == nil && os.SameFile(in, out) {
+		return fmt.Errorf("--resident-out %s: is the trace itself", o.residentOut)
+	}
+	return nil
+}
+
+// errInterrupted is for a run that had not yet done anything.
+var errInterrupted = errors.New("interrupted before the first request")
+
 // replay runs the command. Whatever can be found wrong is found before
 // anything is bound, sent or written.
 func replay(ctx context.Context, o replayOptions, std streams) (err error) {
@@ -149,14 +168,17 @@ func replay(ctx context.Context, o replayOptions, std streams) (err error) {
 	if err != nil {
 		return err
 	}
-	requests, total, err := openTrace(o.trace, o.limit)
+	if err := o.checkFiles(); err != nil {
+		return err
+	}
+	requests, total, err := openTrace(ctx, o.trace, o.limit)
 	if err != nil {
 		return err
 	}
 	defer requests.close()
 	var out *output
 	if o.residentOut != "" {
-		if out, err = createOutput("resident-out", o.residentOut); err != nil {
+		if out, err = createOutput(ctx, "resident-out", o.residentOut); err != nil {
 			return err
 		}
 		defer out.discard()
@@ -213,24 +235,34 @@ type requestSource struct {
 
 // openTrace opens a trace. A regular file is read through once, so that a
 // broken line is found before anything happens, and so that the number of
-// requests is known; it is -1 for a pipe.
-func openTrace(path string, limit int) (*requestSource, int, error) {
+// requests is known; it is -1 for a pipe, whose writer is waited for.
+func openTrace(ctx context.Context, path string, limit int) (*requestSource, int, error) {
 	fail := func(err error) (*requestSource, int, error) {
 		return nil, 0, fmt.Errorf("--trace %s: %w", path, bareError(err))
 	}
-	file, err := os.Open(path)
+	// Without NONBLOCK the open itself would wait, and nothing could end that.
+	// For what is no pipe it changes nothing.
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return fail(err)
 	}
 	total := -1
 	info, err := file.Stat()
+	if err == nil && info.Mode()&os.ModeNamedPipe != 0 {
+		if err = waitPipeWriter(ctx, file); err == errInterrupted {
+			file.Close()
+			return nil, 0, err
+		}
+	}
 	if err == nil && info.IsDir() {
 		err = errors.New("is a directory")
 	}
 	if err == nil && info.Mode().IsRegular() {
 		s := &requestSource{Reader: trace.NewReader(path, file), limit: limit}
 		for err == nil {
-			_, err = s.next()
+			if _, err = s.next(); ctx.Err() != nil {
+				err = errInterrupted
+			}
 		}
 		total = s.read
 		if err != io.EOF {
@@ -244,6 +276,32 @@ func openTrace(path string, limit int) (*requestSource, int, error) {
 		return fail(err)
 	}
 	return &requestSource{Reader: trace.NewReader(path, file), file: file, limit: limit}, total, nil
+}
+
+// waitPipeWriter returns when there is something to read or a writer has come
+// and gone.
+func waitPipeWriter(ctx context.Context, pipe *os.File) error {
+	conn, err := pipe.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for {
+		ready := 0
+		if controlErr := conn.Control(func(fd uintptr) {
+			fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			ready, err = unix.Poll(fds, int(fifoPoll.Milliseconds()))
+		}); controlErr != nil {
+			return controlErr
+		}
+		switch {
+		case ctx.Err() != nil:
+			return errInterrupted
+		case err != nil && err != unix.EINTR:
+			return err
+		case ready > 0:
+			return nil
+		}
+	}
 }
 
 func (s *requestSource) next() (*trace.Request, error) {
@@ -328,7 +386,7 @@ func (r *replayer) open(ctx context.Context) (err error) {
 	}
 	if err := r.publisher.Start(ctx); err != nil {
 		if ctx.Err() != nil {
-			return errors.New("interrupted before the first request")
+			return errInterrupted
 		}
 		return err
 	}

@@ -91,7 +91,7 @@ func tap(ctx context.Context, o tapOptions, std streams) (err error) {
 	}
 	var file *output
 	if o.mirrorOut != "" {
-		if file, err = createOutput("mirror-out", o.mirrorOut); err != nil {
+		if file, err = createOutput(ctx, "mirror-out", o.mirrorOut); err != nil {
 			return err
 		}
 		defer file.discard()
