@@ -32,10 +32,15 @@ const (
 	// reconnectMax: a subscriber may be there before its publisher.
 	reconnect    = 20 * time.Millisecond
 	reconnectMax = 500 * time.Millisecond
-	// heartbeat and heartbeatTimeout find a publisher's machine that is gone
-	// without a word, so that the connection is made anew.
-	heartbeat        = 5 * time.Second
-	heartbeatTimeout = 15 * time.Second
+	// The kernel's keep-alive finds a publisher's machine that is gone without a
+	// word, so that the connection is made anew: after keepaliveIdle it asks
+	// keepaliveCount times, every keepaliveInterval. In seconds. ZMTP heartbeats
+	// would do that too, but they let a publisher end our process: libzmq 4.3.4
+	// asserts that a connection whose input it has stopped (the queue is full)
+	// has not failed when the next heartbeat is written.
+	keepaliveIdle     = 5
+	keepaliveCount    = 3
+	keepaliveInterval = 5
 
 	// monitorName is in the client's own context. giveUp is how long after a
 	// disconnection ZeroMQ may take to announce that it tries again, which it
@@ -117,8 +122,10 @@ func (c *Client) open(o ClientOptions, ipv6 bool) (err error) {
 		{"IPV6", func() error { return s.SetIpv6(ipv6) }},
 		{"RECONNECT_IVL", func() error { return s.SetReconnectIvl(reconnect) }},
 		{"RECONNECT_IVL_MAX", func() error { return s.SetReconnectIvlMax(reconnectMax) }},
-		{"HEARTBEAT_IVL", func() error { return s.SetHeartbeatIvl(heartbeat) }},
-		{"HEARTBEAT_TIMEOUT", func() error { return s.SetHeartbeatTimeout(heartbeatTimeout) }},
+		{"TCP_KEEPALIVE", func() error { return s.SetTcpKeepalive(1) }},
+		{"TCP_KEEPALIVE_IDLE", func() error { return s.SetTcpKeepaliveIdle(keepaliveIdle) }},
+		{"TCP_KEEPALIVE_CNT", func() error { return s.SetTcpKeepaliveCnt(keepaliveCount) }},
+		{"TCP_KEEPALIVE_INTVL", func() error { return s.SetTcpKeepaliveIntvl(keepaliveInterval) }},
 		{"SUBSCRIBE", func() error { return s.SetSubscribe(o.Topic) }},
 	} {
 		if err := option.set(); err != nil {
