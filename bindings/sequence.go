@@ -374,7 +374,8 @@ func (m *Manager) get(op string, id SequenceID, first uint32,
 
 // Sequence is a thin view of one sequence, for programs that handle them one
 // by one. It is a small value and may be copied; all copies name the same
-// sequence. Its methods are the manager's batch calls with a single item.
+// sequence. Its methods are the manager's batch calls with a
+// single item, whose error is returned.
 type Sequence struct {
 	m       *Manager
 	id      SequenceID
@@ -382,7 +383,8 @@ type Sequence struct {
 	waits   []Fence
 }
 
-// Open opens one sequence.
+// Open is Create with one prompt, whose error is returned. Release the sequence
+// when the request ends.
 func (m *Manager) Open(p Prompt) (*Sequence, error) {
 	s := new(Sequence)
 	prompts := [1]Prompt{p}
@@ -408,7 +410,8 @@ func (s Sequence) MatchedTokens() int { return s.matched }
 // its results.)
 func (s Sequence) Waits(dst []Fence) []Fence { return append(dst, s.waits...) }
 
-// Grow gives the sequence room.
+// Grow gives the sequence pages for capacityTokens tokens in all, the matched ones
+// included.
 func (s Sequence) Grow(capacityTokens int) (GrowResult, error) {
 	if s.m == nil {
 		return GrowResult{}, opGrow.item(cgo.StaleHandle)

@@ -9,6 +9,10 @@
 // its own events to [Publisher.Publish], which puts them into a bounded queue
 // and never blocks either.
 //
+// bindings.Stream.Flush, at the end of a scheduler's step, only wakes the
+// publisher; [Publisher.Flush] waits until everything has been handed to the
+// socket. Close the publisher first, then the manager and the stream.
+//
 // What travels: messages of exactly three frames, topic, sequence number (8
 // bytes, big-endian) and msgpack payload [ts, events, rank]. Sequence numbers
 // start at 0 in every life of a publisher and grow by one per batch. A number
