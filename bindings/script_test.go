@@ -407,7 +407,8 @@ func (s *script) streamName(id bindings.DeviceStream) string {
 			return known.name
 		}
 	}
-	return "several" // fences that the library has joined into one
+	bad("a device stream that the script did not create: %d", id)
+	return ""
 }
 
 func (s *script) sequence(name string) *scriptSequence {
@@ -432,9 +433,7 @@ func (s *script) waits(fences []bindings.Fence) string {
 		}
 	}
 	for _, f := range fences {
-		if s.streamName(f.Stream) == "several" {
-			text.WriteString(" several")
-		}
+		s.streamName(f.Stream) // each must be the script's own
 	}
 	if text.Len() == 0 {
 		return ""

@@ -209,7 +209,7 @@ class Script {
     for (const auto& [known, known_id] : streams_) {
       if (known_id == id) return known;
     }
-    return "several";  // fences that the library has joined into one
+    Bad("a device stream that the script did not create: " + std::to_string(id));
   }
   Named Sequence(const std::string& name) {
     if (name[0] == '#') {
@@ -231,7 +231,7 @@ class Script {
       }
     }
     for (uint32_t i = 0; i < count; ++i) {
-      if (StreamName(fences[i].device_stream) == "several") text += " several";
+      (void)StreamName(fences[i].device_stream);  // each must be the script's own
     }
     return text.empty() ? "" : ", waits for" + text;
   }
