@@ -3,15 +3,10 @@
 
 // Memory of the core: none is taken in the steady state, and when none is to be
 // had a call fails whole.
-#if defined(__GNUC__) && !defined(__clang__)
-// With -fsanitize=thread GCC 12 inlines the replaced operators halfway and then
-// takes the free in ours for a mismatch with the new that it still sees.
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
-#endif
+#include "tests/native/failing_allocator.h"
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <memory>
 #include <new>
 #include <random>
@@ -19,30 +14,6 @@
 
 #include "native/src/manager.h"
 #include "sink/src/streaming_event_sink.h"
-
-namespace {
-
-thread_local bool counting = false;
-thread_local uint64_t allocations = 0;
-thread_local uint64_t fail_at = UINT64_MAX;
-
-void* Allocate(size_t size) {
-  if (counting && allocations++ == fail_at) throw std::bad_alloc();
-  void* memory = std::malloc(size == 0 ? 1 : size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-}  // namespace
-
-// NOLINTBEGIN: the language's own signatures.
-void* operator new(size_t size) { return Allocate(size); }
-void* operator new[](size_t size) { return Allocate(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
-// NOLINTEND
 
 namespace kvcast {
 namespace {

@@ -4,16 +4,11 @@
 // Memory runs out at every allocation of an attach and of a drain in turn:
 // nothing may be lost, and trying again must succeed. And in steady state there
 // is no allocation at all.
-#if defined(__GNUC__) && !defined(__clang__)
-// With -fsanitize=thread GCC 12 inlines the replaced operators halfway and then
-// takes the free in ours for a mismatch with the new that it still sees.
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
-#endif
+#include "tests/native/failing_allocator.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <new>
 #include <string>
 #include <vector>
@@ -23,18 +18,6 @@
 
 namespace {
 
-// Only what the test's own thread allocates while `counting` is on.
-thread_local bool counting = false;
-thread_local uint64_t allocations = 0;
-thread_local uint64_t fail_at = UINT64_MAX;
-
-void* Allocate(size_t size) {
-  if (counting && allocations++ == fail_at) throw std::bad_alloc();
-  void* memory = std::malloc(size == 0 ? 1 : size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
 struct Counting {
   explicit Counting(uint64_t fail = UINT64_MAX) {
     allocations = 0;
@@ -43,19 +26,6 @@ struct Counting {
   }
   ~Counting() { counting = false; }
 };
-
-}  // namespace
-
-// NOLINTBEGIN: the language's own signatures.
-void* operator new(size_t size) { return Allocate(size); }
-void* operator new[](size_t size) { return Allocate(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
-// NOLINTEND
-
-namespace {
 
 using kvcast::Scope;
 using kvcast::SinkOptions;
