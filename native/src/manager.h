@@ -125,7 +125,7 @@ class Manager final : public SinkHost {
   void ForgetNode(NodeId id);
   void FlushRemovals();
 
-  // sequences.cpp
+  // create.cpp
   kvc_status ValidatePrompt(const kvc_prompt& prompt, const PromptArrays& in, ScopeView* scope,
                             uint64_t* blocks, kvc_error* error) const;
   template <typename Visit>
@@ -133,15 +133,23 @@ class Manager final : public SinkHost {
   kvc_status CreateOne(const kvc_prompt& prompt, const PromptArrays& in, kvc_create_result* result,
                        kvc_error* error);
   uint64_t ProbeOne(const uint32_t* tokens, uint64_t blocks, const ScopeView& scope);
+
+  // grow.cpp
   kvc_status GrowOne(const kvc_grow_item& item, kvc_grow_result* result, kvc_error* error);
   [[nodiscard]] uint32_t PlanVictims(uint32_t demand, uint32_t slot);
   kvc_status NotNow(kvc_grow_result* result, kvc_error* error);
-  void ReservePages(Sequence* seq, size_t count);
-  uint32_t TellWaits(Sequence* seq, const FenceList& list, kvc_fence* waits);
+
+  // commit.cpp
   kvc_status CommitOne(const kvc_commit_item& item, const uint32_t* tokens,
                        kvc_commit_result* result, kvc_error* error);
+
+  // release.cpp
   kvc_status ReleaseOne(uint64_t id, kvc_error* error);
+
+  // sequences.cpp
   [[nodiscard]] Sequence* Find(uint64_t id);
+  void ReservePages(Sequence* seq, size_t count);
+  uint32_t TellWaits(Sequence* seq, const FenceList& list, kvc_fence* waits);
   [[nodiscard]] bool Attached(const Sequence& sequence) const { return sequence.epoch == epoch_; }
   [[nodiscard]] FenceSetId RecordFence(uint32_t slot);
   [[nodiscard]] uint32_t* Tail(uint32_t index) {

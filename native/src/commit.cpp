@@ -1,0 +1,141 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Committing tokens: full blocks enter the tree.
+#include <algorithm>
+#include <cstring>
+
+#include "native/src/manager.h"
+#include "native/src/sequence_calls.h"
+#include "native/src/status.h"
+
+namespace kvcast {
+
+kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* tokens,
+                              kvc_commit_result* result, kvc_error* error) {
+  using sequences::Item;
+  if (!sequences::TokensInRange(tokens, item.token_count)) {
+    return Item(error, KVC_INVALID_ARGUMENT, "a committed token is 2^31 or more");
+  }
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  Heal(4);
+  Sequence* seq = Find(item.sequence);
+  if (seq == nullptr) {
+    return Item(error, KVC_STALE_HANDLE, "the sequence is not open (released, or never was)");
+  }
+  if (item.token_count > uint64_t{seq->pages.size()} * block_size_ - seq->committed) {
+    return Item(error, KVC_BAD_STATE,
+                "more tokens committed than the sequence has room for; grow it first");
+  }
+  const auto index = static_cast<uint32_t>(item.sequence);
+  const uint64_t first = seq->committed / block_size_;
+  const auto in_tail = static_cast<uint32_t>(seq->committed % block_size_);
+  const uint64_t blocks = (seq->committed + item.token_count) / block_size_ - first;
+  const bool attached = Attached(*seq);
+  fences_.Reserve(blocks + 4);
+
+  // From here on nothing throws.
+  uint32_t* tail = Tail(index);
+  const uint32_t* next = tokens;
+  uint64_t left = item.token_count;
+  uint64_t from_tail = 0;  // blocks whose tokens stand in the tail buffer: 0 or 1
+  if (in_tail != 0 && blocks != 0) {
+    std::memcpy(tail + in_tail, next, size_t{block_size_ - in_tail} * sizeof(uint32_t));
+    next += block_size_ - in_tail;
+    left -= block_size_ - in_tail;
+    from_tail = 1;
+  }
+  result->first_changed_block = UINT32_MAX;
+  if (attached && blocks != 0) {
+    const FenceSetId fence = RecordFence(seq->slot);
+    FenceList waits;
+    NodeId run[sequences::kRun];
+    uint32_t run_count = 0;
+    ParentId run_parent = seq->last;
+    const uint32_t chunk = sequences::ChunkBlocks(block_size_);
+    uint64_t hashes[sequences::kMaxChunk];
+    uint64_t hash = seq->last_hash;
+    const auto block_at = [&](uint64_t k) {
+      return k < from_tail ? tail : next + (k - from_tail) * block_size_;
+    };
+    for (uint64_t done = 0; done < blocks;) {
+      const auto count = static_cast<uint32_t>(std::min<uint64_t>(chunk, blocks - done));
+      for (uint32_t i = 0; i < count; ++i) {
+        hash = hash_.Block(hash, block_at(done + i));
+        hashes[i] = hash;
+        tree_.PrefetchInsert(hash);
+        __builtin_prefetch(&pages_[seq->pages[first + done + i]], 1);
+      }
+      for (uint32_t i = 0; i < count; ++i) {
+        const uint64_t at = first + done + i;
+        const uint32_t* block = block_at(done + i);
+        const PageId ours = seq->pages[at];
+        const NodeId found = tree_.Find(hashes[i], seq->last, block);
+        if (found == kNil) {
+          const NodeId added = tree_.Insert(hashes[i], seq->last, block, ours);
+          pages_[ours].node = added;
+          pages_[ours].ready = fences_.Retain(fence);
+          if (run_count == sequences::kRun) {
+            Announce(run_parent, run, run_count);
+            run_parent = run[run_count - 1];
+            run_count = 0;
+          }
+          run[run_count++] = added;
+          seq->last = added;
+          ++result->stored_blocks;
+        } else {
+          // Somebody else was first: take theirs, give ours back.
+          Announce(run_parent, run, run_count);
+          run_count = 0;
+          run_parent = found;
+          const PageId theirs = tree_.node(found).page;
+          pages_.Hold(theirs);
+          if (pages_[theirs].ready != 0) {
+            fences_.Collect(pages_[theirs].ready, seq->slot, &waits);
+          }
+          seq->pages[at] = theirs;
+          pages_.Drop(ours, fence);
+          if (result->first_changed_block == UINT32_MAX) {
+            result->first_changed_block = static_cast<uint32_t>(at);
+          }
+          seq->last = found;
+          ++result->deduplicated_blocks;
+        }
+      }
+      done += count;
+    }
+    Announce(run_parent, run, run_count);
+    seq->last_hash = hash;
+    fences_.Release(fence);
+    counters_.stored_blocks += result->stored_blocks;
+    counters_.deduplicated_blocks += result->deduplicated_blocks;
+    result->wait_count = TellWaits(seq, waits, result->waits);
+    ++changes_;
+  }
+  const uint64_t direct = blocks - from_tail;
+  next += direct * block_size_;
+  left -= direct * block_size_;
+  if (left != 0) std::memcpy(tail + (blocks != 0 ? 0 : in_tail), next, left * sizeof(uint32_t));
+  seq->committed += item.token_count;
+  result->committed_tokens = seq->committed;
+  return KVC_OK;
+}
+
+void Manager::Commit(uint32_t count, const kvc_commit_item* items, const uint32_t* tokens,
+                     uint64_t token_count, kvc_commit_result* results, kvc_error* error) {
+  for (uint32_t i = 0; i < count; ++i) {
+    results[i] = {};
+    results[i].first_changed_block = UINT32_MAX;
+    kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
+    if (!sequences::Inside(items[i].token_offset, items[i].token_count, token_count)) {
+      results[i].status =
+          sequences::Item(story, KVC_INVALID_ARGUMENT, "an item's tokens are outside tokens[]");
+      continue;
+    }
+    results[i].status = Guard(story, [&] {
+      return CommitOne(items[i], tokens + items[i].token_offset, &results[i], story);
+    });
+  }
+}
+
+}  // namespace kvcast

@@ -1,0 +1,195 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Opening sequences and probing: a prompt is followed through the tree.
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "native/src/handles.h"
+#include "native/src/manager.h"
+#include "native/src/sequence_calls.h"
+#include "native/src/status.h"
+#include "native/src/utf8.h"
+
+namespace kvcast {
+
+kvc_status Manager::ValidatePrompt(const kvc_prompt& prompt, const PromptArrays& in,
+                                   ScopeView* scope, uint64_t* blocks, kvc_error* error) const {
+  using sequences::Inside;
+  using sequences::Item;
+  if (!Inside(prompt.token_offset, prompt.token_count, in.token_count)) {
+    return Item(error, KVC_INVALID_ARGUMENT, "a prompt's tokens are outside tokens[]");
+  }
+  const uint32_t* tokens = in.tokens + prompt.token_offset;
+  if (!sequences::TokensInRange(tokens, prompt.token_count)) {
+    return Item(error, KVC_INVALID_ARGUMENT, "a prompt holds a token of 2^31 or more");
+  }
+  *scope = {};
+  if (prompt.scope != KVC_NO_SCOPE) {
+    if (prompt.scope >= in.scope_count) {
+      return Item(error, KVC_INVALID_ARGUMENT, "a prompt's scope is outside scopes[]");
+    }
+    const kvc_scope& s = in.scopes[prompt.scope];
+    constexpr uint32_t kAll =
+        KVC_SCOPE_LORA_ID | KVC_SCOPE_SALT | KVC_SCOPE_LORA_NAME | KVC_SCOPE_SALT_BYTES;
+    if ((s.parts & ~kAll) != 0) {
+      return Item(error, KVC_INVALID_ARGUMENT, "a scope has unknown parts");
+    }
+    scope->parts = s.parts;
+    if ((s.parts & KVC_SCOPE_LORA_ID) != 0) {
+      if (s.lora_id > INT64_MAX) {
+        return Item(error, KVC_INVALID_ARGUMENT, "a LoRA id is above 2^63 - 1");
+      }
+      scope->lora_id = s.lora_id;
+    }
+    if ((s.parts & KVC_SCOPE_SALT) != 0) scope->salt = s.salt;
+    const char* text = reinterpret_cast<const char*>(in.bytes);
+    if ((s.parts & KVC_SCOPE_LORA_NAME) != 0) {
+      if (s.lora_name_size == 0 || s.lora_name_size > kMaxScopeText ||
+          !Inside(s.lora_name_offset, s.lora_name_size, in.byte_count)) {
+        return Item(error, KVC_INVALID_ARGUMENT,
+                    "a LoRA name must have 1 to 255 bytes inside bytes[]");
+      }
+      scope->lora_name = {text + s.lora_name_offset, s.lora_name_size};
+      if (!IsUtf8(scope->lora_name)) {
+        return Item(error, KVC_INVALID_ARGUMENT, "a LoRA name is not valid UTF-8");
+      }
+    }
+    if ((s.parts & KVC_SCOPE_SALT_BYTES) != 0) {
+      if (s.salt_bytes_size == 0 || s.salt_bytes_size > kMaxScopeText ||
+          !Inside(s.salt_bytes_offset, s.salt_bytes_size, in.byte_count)) {
+        return Item(error, KVC_INVALID_ARGUMENT,
+                    "a byte salt must have 1 to 255 bytes inside bytes[]");
+      }
+      scope->salt_bytes = {text + s.salt_bytes_offset, s.salt_bytes_size};
+    }
+  }
+  const uint64_t left = prompt.must_compute == 0                     ? 1
+                        : prompt.must_compute == KVC_COMPUTE_NOTHING ? 0
+                                                                     : prompt.must_compute;
+  *blocks = prompt.token_count < left ? 0 : (prompt.token_count - left) / block_size_;
+  return KVC_OK;
+}
+
+kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
+                              kvc_create_result* result, kvc_error* error) {
+  ScopeView scope;
+  uint64_t blocks = 0;
+  if (const kvc_status bad = ValidatePrompt(prompt, in, &scope, &blocks, error); bad != KVC_OK) {
+    return bad;
+  }
+  const uint32_t* tokens = in.tokens + prompt.token_offset;
+
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  Heal(4);
+  const uint32_t slot = SlotOf(prompt.device_stream);
+  if (free_sequence_ == kNil) {
+    return sequences::Item(error, KVC_NOT_NOW, "max_sequences are open; release one");
+  }
+  Sequence& seq = sequences_[free_sequence_];
+  Match match;
+  match.root = tree_.AcquireRoot(scope);
+  match.last = RootParent(match.root);
+  match.last_hash = tree_.root(match.root).hash;
+  // What is found is noted first and held when nothing can fail any more. The
+  // plan of victims lends its memory: a path is no longer than the pool.
+  std::vector<PageId>& found_pages = victims_;
+  Walk(&match, tokens, blocks, [&](const NodeId* found, uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) {
+      const PageId id = tree_.node(found[i]).page;
+      __builtin_prefetch(&pages_[id], 1);
+      found_pages.push_back(id);
+    }
+  });
+  try {
+    ReservePages(&seq, found_pages.size());
+    fences_.Reserve(2);
+  } catch (...) {
+    found_pages.clear();
+    tree_.ReleaseRoot(match.root);
+    throw;
+  }
+  // From here on nothing throws.
+  FenceList waits;
+  for (const PageId id : found_pages) {
+    pages_.Hold(id);
+    if (pages_[id].ready != 0) fences_.Collect(pages_[id].ready, slot, &waits);
+    seq.pages.push_back(id);
+  }
+  found_pages.clear();
+
+  const uint32_t index = free_sequence_;
+  free_sequence_ = seq.next_free;
+  seq.open = true;
+  seq.slot = slot;
+  seq.device_stream = prompt.device_stream;
+  seq.epoch = epoch_;
+  seq.root = match.root;
+  seq.last = match.last;
+  seq.last_hash = match.last_hash;
+  seq.matched = match.blocks * block_size_;
+  seq.committed = seq.matched;
+  if (slot != 0) ++streams_[slot].sequences;
+  ++open_sequences_;
+  ++changes_;
+  ++live_handles().sequences;
+  ++counters_.created_sequences;
+  counters_.asked_blocks += prompt.token_count / block_size_;
+  counters_.matched_blocks += match.blocks;
+  counters_.peak_live_pages = std::max<uint64_t>(counters_.peak_live_pages, pages_.live());
+
+  result->wait_count = TellWaits(&seq, waits, result->waits);
+  result->sequence = uint64_t{seq.generation} << 32 | index;
+  result->matched_tokens = seq.matched;
+  return KVC_OK;
+}
+
+uint64_t Manager::ProbeOne(const uint32_t* tokens, uint64_t blocks, const ScopeView& scope) {
+  std::shared_lock<WriterFirstMutex> lock(mutex_);
+  Match match;
+  match.root = tree_.FindRoot(scope);
+  if (match.root == kNil) return 0;
+  match.last = RootParent(match.root);
+  match.last_hash = tree_.root(match.root).hash;
+  while (match.blocks < blocks) {
+    const uint64_t before = match.blocks;
+    const uint64_t step =
+        std::min(blocks - before, std::clamp(sequences::kProbeYieldTokens / block_size_,
+                                             uint64_t{1}, sequences::kProbeYield));
+    Walk(&match, tokens + before * block_size_, step, [](const NodeId*, uint32_t) {});
+    if (match.blocks - before < step || match.blocks == blocks) break;
+    if (hooks_.on_probe_step != nullptr) hooks_.on_probe_step(hooks_.context);
+    if (!mutex_.writer_waiting()) continue;
+    const uint32_t generation = tree_.node(match.last).generation;
+    lock.unlock();
+    lock.lock();
+    // A node that is still the same still has the whole path before it.
+    if (!tree_.alive(match.last) || tree_.node(match.last).generation != generation) break;
+  }
+  return match.blocks;
+}
+
+void Manager::Create(uint32_t count, const kvc_prompt* prompts, const PromptArrays& in,
+                     kvc_create_result* results, kvc_error* error) {
+  for (uint32_t i = 0; i < count; ++i) {
+    results[i] = {};
+    kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
+    results[i].status = Guard(story, [&] { return CreateOne(prompts[i], in, &results[i], story); });
+  }
+}
+
+void Manager::Probe(uint32_t count, const kvc_prompt* prompts, const PromptArrays& in,
+                    kvc_probe_result* results, kvc_error* error) {
+  for (uint32_t i = 0; i < count; ++i) {
+    results[i] = {};
+    ScopeView scope;
+    uint64_t blocks = 0;
+    results[i].status = ValidatePrompt(prompts[i], in, &scope, &blocks, error);
+    if (results[i].status != KVC_OK) continue;
+    results[i].matched_tokens =
+        ProbeOne(in.tokens + prompts[i].token_offset, blocks, scope) * block_size_;
+  }
+}
+
+}  // namespace kvcast

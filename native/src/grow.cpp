@@ -1,0 +1,133 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Growing sequences: pages are taken, and blocks evicted for them.
+#include <algorithm>
+#include <cstddef>
+
+#include "native/src/manager.h"
+#include "native/src/sequence_calls.h"
+#include "native/src/status.h"
+
+namespace kvcast {
+
+// Chooses cached pages that `slot` may use at once, least recently used first,
+// children before parents. With all of the demand victims_ holds them, else it
+// is empty; no mark is left. Returns how many there are.
+uint32_t Manager::PlanVictims(uint32_t demand, uint32_t slot) {
+  for (PageId id = pages_.FirstEvictable(); id != kNil && victims_.size() < demand;
+       id = pages_[id].next) {
+    const Page& page = pages_[id];
+    if (page.next != kNil) {
+      __builtin_prefetch(&pages_[page.next]);
+      if (pages_[page.next].node != kNil) __builtin_prefetch(&tree_.node(pages_[page.next].node));
+    }
+    const Node& n = tree_.node(page.node);
+    if (n.children != n.victims) continue;  // a child stays, so this one stays
+    if (!pages_.UsableBy(page, slot)) continue;
+    victims_.push_back(page.node);
+    if (!IsRoot(n.parent)) ++tree_.node(n.parent).victims;
+  }
+  const auto planned = static_cast<uint32_t>(victims_.size());
+  // The marks have served; parents that are victims too go after their children.
+  for (const NodeId id : victims_) {
+    const ParentId parent = tree_.node(id).parent;
+    if (!IsRoot(parent)) tree_.node(parent).victims = 0;
+  }
+  if (planned < demand) victims_.clear();
+  return planned;
+}
+
+// As refused_ says.
+kvc_status Manager::NotNow(kvc_grow_result* result, kvc_error* error) {
+  result->leaving_pages = refused_.leaving;
+  ++counters_.refused_not_now;
+  return sequences::Item(error, KVC_NOT_NOW,
+                         "not enough pages at this moment; retry after a release, or when fences "
+                         "have been reached");
+}
+
+kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, kvc_error* error) {
+  using sequences::Item;
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  Heal(4);
+  Sequence* seq = Find(item.sequence);
+  if (seq == nullptr) {
+    return Item(error, KVC_STALE_HANDLE, "the sequence is not open (released, or never was)");
+  }
+  const uint64_t target =
+      item.capacity_tokens / block_size_ + (item.capacity_tokens % block_size_ != 0 ? 1 : 0);
+  if (target <= seq->pages.size()) return KVC_OK;
+  if (target > pages_.total()) {
+    ++counters_.refused_never_fits;
+    return Item(error, KVC_NEVER_FITS,
+                "the sequence would need more pages than the pool has; shorten it or enlarge "
+                "capacity_blocks");
+  }
+  const auto need = static_cast<uint32_t>(target - seq->pages.size());
+
+  // Plan.
+  pages_.Poll();
+  if (need > pages_.Available(seq->slot) && pages_.quarantine(0).size != 0) pages_.PollShared();
+  const uint32_t available = pages_.Available(seq->slot);
+  const uint32_t demand = need > available ? need - available : 0;
+  if (demand != 0) {
+    const uint64_t progress = device_.Progress();
+    if (refused_.changes == changes_ && refused_.progress == progress &&
+        refused_.slot == seq->slot && refused_.demand <= demand) {
+      return NotNow(result, error);
+    }
+    const uint32_t planned = PlanVictims(demand, seq->slot);
+    if (planned < demand) {
+      // What is cached or quarantined and cannot be had now waits for fences.
+      const uint32_t own = seq->slot == 0 ? 0 : pages_.quarantine(seq->slot).size;
+      const uint32_t leaving = pages_.cached() - planned + pages_.quarantined() - own;
+      refused_ = {changes_, progress, seq->slot, demand, leaving};
+      return NotNow(result, error);
+    }
+  }
+  if (!pages_.NextAreIntact(seq->slot, need - demand)) {
+    victims_.clear();
+    return Item(error, KVC_DEVICE_ERROR,
+                "a page was written after it had been given up: a fence is missing in the host");
+  }
+  // Reserve.
+  try {
+    ReservePages(seq, target);
+  } catch (...) {
+    victims_.clear();
+    throw;
+  }
+  // Apply. Pages that need no eviction come first: their ids are older.
+  for (uint32_t i = 0; i < need - demand; ++i) seq->pages.push_back(pages_.Take(seq->slot));
+  for (size_t i = 0; i < victims_.size(); ++i) {
+    if (i + sequences::kPrefetchAhead < victims_.size()) {
+      const Node& ahead = tree_.node(victims_[i + sequences::kPrefetchAhead]);
+      tree_.PrefetchInsert(ahead.hash);
+      if (!IsRoot(ahead.parent)) __builtin_prefetch(&tree_.node(ahead.parent), 1);
+    }
+    const PageId page = tree_.node(victims_[i]).page;
+    ForgetNode(victims_[i]);
+    pages_.Seize(page);
+    seq->pages.push_back(page);
+  }
+  victims_.clear();
+  FlushRemovals();
+  counters_.evicted_blocks += demand;
+  counters_.peak_live_pages = std::max<uint64_t>(counters_.peak_live_pages, pages_.live());
+  ++changes_;
+  result->added_pages = need;
+  result->evicted_blocks = demand;
+  return KVC_OK;
+}
+
+void Manager::Grow(uint32_t count, const kvc_grow_item* items, kvc_grow_result* results,
+                   kvc_error* error) {
+  for (uint32_t i = 0; i < count; ++i) {
+    results[i] = {};
+    kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
+    results[i].status = Guard(story, [&] { return GrowOne(items[i], &results[i], story); });
+  }
+}
+
+}  // namespace kvcast

@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Releasing sequences: their pages become evictable or are given up.
+#include <cstddef>
+#include <vector>
+
+#include "native/src/handles.h"
+#include "native/src/manager.h"
+#include "native/src/sequence_calls.h"
+#include "native/src/status.h"
+
+namespace kvcast {
+
+kvc_status Manager::ReleaseOne(uint64_t id, kvc_error* error) {
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  Heal(4);
+  Sequence* seq = Find(id);
+  if (seq == nullptr) {
+    return sequences::Item(error, KVC_STALE_HANDLE,
+                           "the sequence is not open (released already, or never was)");
+  }
+  fences_.Reserve(seq->pages.size() + 4);
+  // From here on nothing throws.
+  const FenceSetId fence = RecordFence(seq->slot);
+  // Last block first: a prefix outlives what was built on it.
+  for (size_t i = seq->pages.size(); i-- > 0;) {
+    if (i >= sequences::kPrefetchAhead) {
+      __builtin_prefetch(&pages_[seq->pages[i - sequences::kPrefetchAhead]], 1);
+    }
+    pages_.Drop(seq->pages[i], fence);
+  }
+  fences_.Release(fence);
+  if (Attached(*seq)) {
+    if (sink_attached_ && seq->committed % block_size_ != 0) {
+      Bump(deferral_->partial_blocks_suppressed);
+    }
+    tree_.ReleaseRoot(seq->root);
+  }
+  seq->pages.clear();
+  if (seq->pages.capacity() > sequences::kKeptPages) {
+    page_lists_bytes_ -= seq->pages.capacity() * sizeof(PageId);
+    std::vector<PageId>().swap(seq->pages);
+  }
+  fences_.Release(seq->waits);
+  seq->waits = 0;
+  if (seq->slot != 0) --streams_[seq->slot].sequences;
+  ++changes_;
+  seq->open = false;
+  seq->generation = seq->generation == UINT32_MAX ? 1 : seq->generation + 1;
+  seq->next_free = free_sequence_;
+  free_sequence_ = static_cast<uint32_t>(id);
+  --open_sequences_;
+  --live_handles().sequences;
+  return KVC_OK;
+}
+
+void Manager::Release(uint32_t count, const uint64_t* sequences, kvc_status* results,
+                      kvc_error* error) {
+  for (uint32_t i = 0; i < count; ++i) {
+    kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
+    results[i] = Guard(story, [&] { return ReleaseOne(sequences[i], story); });
+  }
+}
+
+}  // namespace kvcast

@@ -1,0 +1,99 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What the manager's calls on sequences share: sizes, small checks, the walk.
+#ifndef KVCAST_NATIVE_SRC_SEQUENCE_CALLS_H_
+#define KVCAST_NATIVE_SRC_SEQUENCE_CALLS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "native/src/manager.h"
+#include "native/src/status.h"
+
+namespace kvcast {
+
+namespace sequences {
+
+// Blocks are looked up in chunks: hash all, touch the table, touch the nodes,
+// then compare, so that the cache misses of a chunk overlap. 64 blocks of 16
+// tokens keep about 1,000 tokens of hashing ahead of the first miss.
+inline constexpr uint32_t kMaxChunk = 64;
+inline constexpr uint32_t kFirstChunk = 8;
+inline constexpr uint32_t kChunkTokens = 1024;
+
+inline uint32_t ChunkBlocks(uint32_t block_size) {
+  return std::clamp(kChunkTokens / block_size, 4u, kMaxChunk);
+}
+
+// A probe lets writers pass after this many blocks, or after the blocks that
+// hold this many tokens: hashing them is what takes the time.
+inline constexpr uint64_t kProbeYield = 256;
+inline constexpr uint64_t kProbeYieldTokens = 16 * kProbeYield;
+
+// New blocks are offered to the sink in runs of this many.
+inline constexpr uint32_t kRun = 256;
+
+// A sequence slot keeps the memory of its list of pages for its next user, up
+// to this many entries (131,072 tokens at 16 per block): more would add up.
+inline constexpr size_t kKeptPages = 8192;
+
+// Removals, releases and holds run over page records at random places.
+inline constexpr size_t kPrefetchAhead = 8;
+
+inline bool TokensInRange(const uint32_t* tokens, uint64_t count) {
+  uint32_t all = 0;
+  for (uint64_t i = 0; i < count; ++i) all |= tokens[i];
+  return all < kTokenLimit;
+}
+
+inline bool Inside(uint64_t offset, uint64_t size, uint64_t whole) {
+  return offset <= whole && size <= whole - offset;
+}
+
+// The first failed item of a call tells its story; the rest have their status.
+inline kvc_status Item(kvc_error* error, kvc_status status, const char* message) {
+  if (error != nullptr && error->status == KVC_OK) Fail(error, status, message);
+  return status;
+}
+
+}  // namespace sequences
+
+// Follows the prompt from match->last on, for up to `blocks` blocks; hands what
+// it finds to visit(ids, count), a chunk at a time.
+template <typename Visit>
+void Manager::Walk(Match* match, const uint32_t* tokens, uint64_t blocks, Visit&& visit) const {
+  uint64_t hashes[sequences::kMaxChunk];
+  NodeId found[sequences::kMaxChunk];
+  const uint32_t full_chunk = sequences::ChunkBlocks(block_size_);
+  uint32_t chunk = std::min(full_chunk, sequences::kFirstChunk);
+  uint64_t hash = match->last_hash;
+  for (uint64_t done = 0; done < blocks;) {
+    const auto count = static_cast<uint32_t>(std::min<uint64_t>(chunk, blocks - done));
+    const uint32_t* block = tokens + done * block_size_;
+    for (uint32_t i = 0; i < count; ++i) {
+      hash = hash_.Block(hash, block + size_t{i} * block_size_);
+      hashes[i] = hash;
+      tree_.PrefetchSlot(hash);
+    }
+    for (uint32_t i = 0; i < count; ++i) tree_.PrefetchNode(hashes[i]);
+    uint32_t hits = 0;
+    for (; hits < count; ++hits) {
+      const NodeId id = tree_.Find(hashes[hits], match->last, block + size_t{hits} * block_size_);
+      if (id == kNil) break;
+      found[hits] = id;
+      match->last = id;
+      match->last_hash = hashes[hits];
+    }
+    match->blocks += hits;
+    if (hits != 0) visit(found, hits);
+    if (hits < count) return;
+    done += count;
+    chunk = full_chunk;
+  }
+}
+
+}  // namespace kvcast
+
+#endif  // KVCAST_NATIVE_SRC_SEQUENCE_CALLS_H_
