@@ -17,10 +17,16 @@ func chooseDevice(asked string, list func() (*inventory.Inventory, error)) (stri
 	case "host":
 		return "host", nil
 	case "auto":
-		inv, err := list()
-		return "host (" + whyHost(inv, err) + ")", nil
+		device, reason := autoDevice(list())
+		return device + " (" + reason + ")", nil
 	}
 	return "", fmt.Errorf("--device %q: want auto or host", asked)
+}
+
+// autoDevice is the choice of --device auto and the reason, given what
+// inventory.List has said.
+func autoDevice(inv *inventory.Inventory, err error) (device, reason string) {
+	return "host", whyHost(inv, err)
 }
 
 func whyHost(inv *inventory.Inventory, err error) string {

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command kvcast replays request traces through the allocator and publishes
-// the events (replay), and reads and verifies the stream of any engine (tap).
+// the events (replay), reads and verifies the stream of any engine (tap), and
+// says what a machine has and what would be chosen there (doctor).
 //
 // Exit codes: 0 good, 1 a verification failed, 2 input or environment. An
 // error is one line on standard error.
@@ -116,7 +117,7 @@ func newRoot(std streams) *cobra.Command {
 	root.DisableSuggestions = true
 	root.SetErr(std.err)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
-	root.AddCommand(newReplay(std), newTap(std), newVersion(std))
+	root.AddCommand(newReplay(std), newTap(std), newDoctor(std), newVersion(std))
 	root.SetHelpCommand(newHelp(root))
 	return root
 }

@@ -26,12 +26,12 @@ func TestRefusesArguments(t *testing.T) {
 		want string
 	}{
 		{[]string{"fly"}, `unknown command "fly"`},
-		{[]string{"doctor"}, `unknown command "doctor"`},
 		{[]string{"completion", "bash"}, `unknown command "completion"`},
 		{[]string{"help", "fly"}, `unknown command "fly"`},
 		{[]string{"--foo"}, "unknown flag: --foo"},
 		{[]string{"version", "--foo"}, "unknown flag: --foo"},
 		{[]string{"version", "now"}, `unexpected argument "now"`},
+		{[]string{"doctor", "now"}, `unexpected argument "now"`},
 
 		{replay("--foo"), "unknown flag: --foo"},
 		{replay("--foo=1"), "unknown flag: --foo"},
@@ -297,6 +297,8 @@ func TestRefusesUnwritableFiles(t *testing.T) {
 		for _, args := range [][]string{
 			{"version"},
 			{"version", "--json"},
+			{"doctor"},
+			{"doctor", "--json"},
 			{"replay", "--trace", traceFile, "--limit", "1", "--publisher", "off"},
 			{"replay", "--trace", traceFile, "--limit", "1", "--publisher", "off", "--json"},
 			{"tap", "ipc:///nobody-" + filepath.Base(shortTemp(t)), "--idle-exit", "1ms"},
