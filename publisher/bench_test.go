@@ -114,7 +114,7 @@ func BenchmarkStep(b *testing.B) {
 				src := newRecycled(events, 8, 16)
 				src.left.Store(1 << 60)
 				w := &owner{p: p, s: p.settings, transport: tr, encode: tr.wantsPayload(), encoder: encoder,
-					source: src, validator: newValidator(event.Signed64)}
+					source: src, validator: p.validator}
 				b.ReportAllocs()
 				for b.Loop() {
 					w.step(time.Now())

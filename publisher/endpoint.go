@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"unicode"
@@ -17,6 +18,10 @@ const (
 	schemeTCP    = "tcp"
 	schemeIPC    = "ipc"
 	schemeInproc = "inproc"
+
+	// keyEndpoint and keyReplay are how errors call the two endpoints.
+	keyEndpoint = "endpoint"
+	keyReplay   = "replay_endpoint"
 
 	// maxIPCPath is what fits into a socket address, without the final zero.
 	maxIPCPath = 107
@@ -31,13 +36,15 @@ type endpoint struct {
 	port int
 	// name is the path or name of ipc and inproc, rank suffix included.
 	name string
+	// base is name without the suffix.
+	base string
 }
 
 // parseEndpoint applies the rules for endpoints and ranks to the whole rank
-// range and returns the endpoint of one rank.
-func parseEndpoint(text string, rank, ranks int) (endpoint, *Error) {
+// range and returns the endpoint of one rank. key is what errors call it.
+func parseEndpoint(key, text string, rank, ranks int) (endpoint, *Error) {
 	bad := func(detail string) (endpoint, *Error) {
-		return endpoint{}, optionError("endpoint", text, detail)
+		return endpoint{}, optionError(key, text, detail)
 	}
 	if text == "" {
 		return bad("empty")
@@ -52,7 +59,7 @@ func parseEndpoint(text string, rank, ranks int) (endpoint, *Error) {
 	}
 	switch scheme {
 	case schemeTCP:
-		return parseTCP(text, rest, rank, ranks)
+		return parseTCP(key, text, rest, rank, ranks)
 	case schemeIPC, schemeInproc:
 		if rest == "" {
 			return bad("no path or name")
@@ -60,7 +67,7 @@ func parseEndpoint(text string, rank, ranks int) (endpoint, *Error) {
 		if n := len(rest + rankSuffix(ranks-1)); scheme == schemeIPC && n > maxIPCPath {
 			return bad(fmt.Sprintf("path of %d bytes for the last rank, want at most %d", n, maxIPCPath))
 		}
-		return endpoint{scheme: scheme, name: rest + rankSuffix(rank)}, nil
+		return endpoint{scheme: scheme, name: rest + rankSuffix(rank), base: rest}, nil
 	}
 	return bad("unknown scheme; want tcp://, ipc:// or inproc:// in lower case")
 }
@@ -72,9 +79,9 @@ func rankSuffix(rank int) string {
 	return "_dp" + strconv.Itoa(rank)
 }
 
-func parseTCP(text, rest string, rank, ranks int) (endpoint, *Error) {
+func parseTCP(key, text, rest string, rank, ranks int) (endpoint, *Error) {
 	bad := func(detail string) (endpoint, *Error) {
-		return endpoint{}, optionError("endpoint", text, detail)
+		return endpoint{}, optionError(key, text, detail)
 	}
 	// The port is what follows the last colon.
 	i := strings.LastIndexByte(rest, ':')
@@ -110,6 +117,64 @@ func parseTCP(text, rest string, rank, ranks int) (endpoint, *Error) {
 	}
 	e.port += rank
 	return e, nil
+}
+
+// conflict returns what keeps two endpoints from being bound by all
+// ranks, or "". Ranks that share a machine follow one another, so two tcp ranges
+// meet exactly when their first ports are closer than perHost; the hosts are not
+// compared, because two names can mean one address.
+func conflict(a, b endpoint, ranks, perHost int) string {
+	switch {
+	case a.scheme != b.scheme:
+		return ""
+	case a.scheme == schemeTCP:
+		// Both ports have the same offset.
+		if distance := max(a.port, b.port) - min(a.port, b.port); a.port != 0 && b.port != 0 && distance < perHost {
+			return fmt.Sprintf("%d ports from endpoint, want at least ranks_per_host (%d)", distance, perHost)
+		}
+		return ""
+	}
+	first, second := a.base, b.base
+	if a.scheme == schemeIPC {
+		if first == "*" && second == "*" && ranks == 1 {
+			return "" // ZeroMQ makes up two names
+		}
+		first, second = cleanPath(first), cleanPath(second)
+	}
+	if first == second {
+		return "the same as endpoint"
+	}
+	// Suffixes are told apart by their digits, so names of two ranks can be equal
+	// only if one base is the other one with a suffix.
+	if r := suffixRank(first, second); r > 0 && r < ranks {
+		return fmt.Sprintf("the same as endpoint of rank %d", r)
+	}
+	if r := suffixRank(second, first); r > 0 && r < ranks {
+		return fmt.Sprintf("for rank %d the same as endpoint", r)
+	}
+	return ""
+}
+
+// cleanPath makes two spellings of a path equal; a name that begins with @ is
+// none.
+func cleanPath(name string) string {
+	if strings.HasPrefix(name, "@") {
+		return name
+	}
+	return filepath.Clean(name)
+}
+
+// suffixRank returns the rank for which base becomes name, 0 if there is none.
+func suffixRank(base, name string) int {
+	digits, ok := strings.CutPrefix(name, base+"_dp")
+	if !ok {
+		return 0
+	}
+	rank, err := strconv.Atoi(digits)
+	if err != nil || rankSuffix(rank) != "_dp"+digits {
+		return 0
+	}
+	return rank
 }
 
 // checkHost returns what is wrong with a host, or "".

@@ -17,8 +17,7 @@ const maxEventBlocks = 65536
 // validator decides whether an event may be sent. It belongs to one goroutine
 // at a time.
 type validator struct {
-	form    event.Form
-	checker wire.Checker
+	checker *wire.Checker
 	// sizes holds the block size of each group, which is the same for the whole
 	// life of a publisher.
 	sizes map[group]uint32
@@ -30,8 +29,14 @@ type group struct {
 	set   bool
 }
 
-func newValidator(form event.Form) *validator {
-	return &validator{form: form, sizes: make(map[group]uint32, 1)}
+// newValidator returns a validator for what encoders of this configuration can
+// write; an event that they refused would take its whole batch with it.
+func newValidator(config wire.Config) (*validator, error) {
+	checker, err := wire.NewChecker(config)
+	if err != nil {
+		return nil, err
+	}
+	return &validator{checker: checker, sizes: make(map[group]uint32, 1)}, nil
 }
 
 // check returns nil or an error that says why the event must not be sent.
@@ -39,23 +44,8 @@ func (v *validator) check(ev event.Event) error {
 	if err := v.checker.Check(ev); err != nil {
 		return err
 	}
-	switch e := ev.(type) {
-	case *event.BlockStored:
-		if err := v.checkForm(e.Hashes, e.Digests); err != nil {
-			return err
-		}
-		return v.checkBlockSize(e)
-	case *event.BlockRemoved:
-		return v.checkForm(e.Hashes, e.Digests)
-	}
-	return nil
-}
-
-// checkForm refuses hashes that the encoder would refuse, and the whole batch
-// with them.
-func (v *validator) checkForm(hashes []uint64, digests []event.Digest) error {
-	if v.form == event.Bytes && len(hashes) != 0 || v.form != event.Bytes && len(digests) != 0 {
-		return &wire.Error{Op: "check event", Event: -1, Key: "block_hashes", Offset: -1, Err: wire.ErrHashForm}
+	if stored, ok := ev.(*event.BlockStored); ok {
+		return v.checkBlockSize(stored)
 	}
 	return nil
 }

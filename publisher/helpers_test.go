@@ -165,20 +165,24 @@ func subscribe(t testing.TB, p *Publisher) *subscriber {
 	return s
 }
 
+// nextFrames receives one live message.
+func (s *subscriber) nextFrames() (topic, seq, payload []byte) {
+	s.t.Helper()
+	frames, err := s.socket.RecvMessageBytes(0)
+	if err != nil {
+		s.t.Fatalf("receive: %v", err)
+	}
+	if len(frames) != wire.LiveFrames {
+		s.t.Fatalf("%d frames", len(frames))
+	}
+	return frames[0], frames[1], frames[2]
+}
+
 // next receives one message and checks its form.
 func (s *subscriber) next() message {
 	s.t.Helper()
-	var frames [][]byte
-	for {
-		f, err := s.socket.RecvBytes(0)
-		if err != nil {
-			s.t.Fatalf("receive: %v", err)
-		}
-		frames = append(frames, f)
-		if more, _ := s.socket.GetRcvmore(); !more {
-			break
-		}
-	}
+	topic, seq, payload := s.nextFrames()
+	frames := [][]byte{topic, seq, payload}
 	m, err := wire.ParseMessage(frames)
 	if err != nil {
 		s.t.Fatal(err)

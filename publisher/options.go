@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kvcast/kvcast/bindings/event"
+	"github.com/kvcast/kvcast/publisher/wire"
 )
 
 // Kind selects what a publisher sends to.
@@ -20,9 +21,36 @@ const (
 	// KindZMQ sends over ZeroMQ.
 	KindZMQ Kind = "zmq"
 	// KindNull drains, numbers and counts as KindZMQ does, but encodes nothing
-	// and has no socket. Options that concern sockets are checked and then not
-	// used; Start waits for nobody.
+	// and has no socket. Options that concern sockets are checked, but for an
+	// empty endpoint and the need for a context, and then not used; Start waits
+	// for nobody.
 	KindNull Kind = "null"
+)
+
+// ReplayDialect selects the frames of a replay's answer. The delimiter (an
+// empty frame) is always there; a batch has then topic, sequence number and
+// payload as in the live message.
+type ReplayDialect string
+
+const (
+	// ReplayTopic answers with the topic frame; the end has an empty one.
+	ReplayTopic ReplayDialect = "topic"
+	// ReplayLegacy leaves the topic frame out, for older readers.
+	ReplayLegacy ReplayDialect = "legacy"
+	// ReplayOff serves no replays, and refuses a replay endpoint.
+	ReplayOff ReplayDialect = "off"
+)
+
+// TruncatedHistory selects the answer to a request that reaches further back
+// than the contiguous run of batches that is kept.
+type TruncatedHistory string
+
+const (
+	// TruncatedSuffix answers with that run. Its first number, above the one
+	// that was asked for, shows the cut.
+	TruncatedSuffix TruncatedHistory = "suffix"
+	// TruncatedEmpty answers with the end mark alone.
+	TruncatedEmpty TruncatedHistory = "empty"
 )
 
 // Options configures a Publisher. Begin with [DefaultOptions]: the zero value
@@ -45,6 +73,29 @@ type Options struct {
 	// every rank comes to the same verdict. Key data_parallel_size, default 1.
 	Ranks int
 
+	// ReplayEndpoint is where requests for earlier batches are answered; it has
+	// the forms, the offset by rank and the free ports of Endpoint, and
+	// Publisher.ReplayEndpoint tells what was bound. With fixed tcp ports it must
+	// be at least RanksPerHost ports away from Endpoint, whatever the hosts.
+	// Key replay_endpoint, default "": no replays, and no batch is kept.
+	ReplayEndpoint string
+	// BufferSteps and ReplayBufferBytes bound what is kept for replays: batches
+	// and the bytes of their payloads, 0 = no limit by size. The newest batch is
+	// always kept, also one that alone is over the limit by size. Batches that
+	// replays under way still need may take as much again as ReplayBufferBytes;
+	// beyond it the one that is furthest behind is aborted. Keys buffer_steps
+	// and replay_buffer_bytes, default 10000 (> 0) and 256 MiB.
+	BufferSteps       int
+	ReplayBufferBytes int64
+	// ReplayDialect: key replay_dialect, default ReplayTopic. ReplayOff together
+	// with a ReplayEndpoint is an error.
+	ReplayDialect ReplayDialect
+	// TruncatedHistory: key truncated_history, default TruncatedSuffix.
+	TruncatedHistory TruncatedHistory
+	// RanksPerHost is how many ranks share the ports of a machine, 1 to Ranks,
+	// 0 = all of them. Key ranks_per_host, default 0.
+	RanksPerHost int
+
 	// Topic is the first frame, at most 255 bytes of UTF-8. {pod}, {model} and
 	// {rank} are replaced; another { is an error. A topic that begins with kv@
 	// must have the form kv@POD@MODEL. Key topic, default "".
@@ -52,6 +103,10 @@ type Options struct {
 	// Pod and Model are required when Topic names them.
 	Pod, Model string
 
+	// Encoding is the shape of the events. The array forms have no place for some
+	// keys: an event that needs one is invalid then. Key encoding, default
+	// wire.Map.
+	Encoding wire.Encoding
 	// Hash says how hashes are written; an attached source must produce the
 	// same form. Key hash, default event.Signed64.
 	Hash event.Form
@@ -106,8 +161,8 @@ type Options struct {
 	MaxQueueSize  int
 	MaxQueueBytes int64
 
-	// Context shares a ZeroMQ context; nil gives the publisher its own. Only
-	// sockets of the same context can reach an inproc endpoint, so one of those
+	// Context shares a ZeroMQ context; nil gives the publisher its own, one for
+	// the stream and one for replays. Only sockets of the same context can reach an inproc endpoint, so one of those
 	// needs it. A shared context is never terminated by the publisher, and
 	// because ports of a closed socket are then freed a moment later, Start
 	// retries an occupied address for 1 s.
@@ -119,29 +174,34 @@ type Options struct {
 	// or by Publish, one call at a time, and must neither block nor call Publish,
 	// Flush, Start or Close. May be nil.
 	Warn func(message string)
-	// OnBound is called once the endpoint is bound, before Start waits for
-	// subscribers, with what Publisher.Endpoint returns; by a null publisher
-	// never. The same rules as for Warn hold. May be nil.
+	// OnBound is called once Endpoint and ReplayEndpoint are bound, before Start
+	// waits for subscribers, with what Publisher.Endpoint returns;
+	// Publisher.ReplayEndpoint is valid by then. A null publisher never calls it.
+	// The same rules as for Warn hold. May be nil.
 	OnBound func(endpoint string)
 }
 
 // DefaultOptions returns the defaults of the wire contract.
 func DefaultOptions() Options {
 	return Options{
-		Kind:            KindZMQ,
-		Endpoint:        "tcp://127.0.0.1:5557",
-		Ranks:           1,
-		HWM:             100000,
-		ZMTPHeartbeat:   5 * time.Second,
-		ZMTPTimeout:     15 * time.Second,
-		MaxBatchEvents:  128,
-		MaxBatchBlocks:  8192,
-		FlushDelay:      5 * time.Millisecond,
-		ShutdownTimeout: time.Second,
-		ClearOnStart:    true,
-		ClearOnClose:    true,
-		MaxQueueSize:    100000,
-		MaxQueueBytes:   64 << 20,
+		Kind:              KindZMQ,
+		Endpoint:          "tcp://127.0.0.1:5557",
+		Ranks:             1,
+		BufferSteps:       10000,
+		ReplayBufferBytes: 256 << 20,
+		ReplayDialect:     ReplayTopic,
+		TruncatedHistory:  TruncatedSuffix,
+		HWM:               100000,
+		ZMTPHeartbeat:     5 * time.Second,
+		ZMTPTimeout:       15 * time.Second,
+		MaxBatchEvents:    128,
+		MaxBatchBlocks:    8192,
+		FlushDelay:        5 * time.Millisecond,
+		ShutdownTimeout:   time.Second,
+		ClearOnStart:      true,
+		ClearOnClose:      true,
+		MaxQueueSize:      100000,
+		MaxQueueBytes:     64 << 20,
 	}
 }
 
@@ -163,6 +223,14 @@ type settings struct {
 	Options
 	topic    string
 	endpoint endpoint
+	// replays says whether replay is an endpoint to bind.
+	replays bool
+	replay  endpoint
+}
+
+// wireConfig is the form in which events travel.
+func (o Options) wireConfig() wire.Config {
+	return wire.Config{Encoding: o.Encoding, Form: o.Hash, MinimalHashes: o.MinimalHashes}
 }
 
 // check validates the options and resolves topic and endpoint. It looks at
@@ -179,6 +247,13 @@ func (o Options) check() (*settings, error) {
 		return nil, optionError("data_parallel_rank", strconv.Itoa(o.Rank),
 			fmt.Sprintf("want 0 to %d", o.Ranks-1))
 	}
+	if o.RanksPerHost < 0 || o.RanksPerHost > o.Ranks {
+		return nil, optionError("ranks_per_host", strconv.Itoa(o.RanksPerHost),
+			fmt.Sprintf("want 1 to %d, or 0 for all", o.Ranks))
+	}
+	if o.Encoding > wire.ArrayShort {
+		return nil, optionError("encoding", o.Encoding.String(), "want map, array or array-short")
+	}
 	if o.Hash > event.Bytes {
 		return nil, optionError("hash", strconv.Itoa(int(o.Hash)), "no such form")
 	}
@@ -192,6 +267,8 @@ func (o Options) check() (*settings, error) {
 		{"max_batch_blocks", int64(o.MaxBatchBlocks), 0},
 		{"max_queue_size", int64(o.MaxQueueSize), 1},
 		{"max_queue_bytes", o.MaxQueueBytes, 0},
+		{"buffer_steps", int64(o.BufferSteps), 1},
+		{"replay_buffer_bytes", o.ReplayBufferBytes, 0},
 	} {
 		if c.value < c.min {
 			return nil, optionError(c.key, strconv.FormatInt(c.value, 10),
@@ -227,17 +304,69 @@ func (o Options) check() (*settings, error) {
 	if s.topic, err = o.expandTopic(); err != nil {
 		return nil, err
 	}
-	if o.Kind == KindNull {
-		return s, nil
-	}
-	if s.endpoint, err = parseEndpoint(o.Endpoint, o.Rank, o.Ranks); err != nil {
+	if err = s.checkReplay(); err != nil {
 		return nil, err
 	}
-	if s.endpoint.scheme == schemeInproc && o.Context == nil {
-		return nil, optionError("endpoint", o.Endpoint,
-			"inproc reaches only sockets of the same context: set Options.Context")
+	if err = s.resolveEndpoints(); err != nil {
+		return nil, err
 	}
 	return s, nil
+}
+
+func (s *settings) checkReplay() *Error {
+	switch s.ReplayDialect {
+	case ReplayTopic, ReplayLegacy:
+	case ReplayOff:
+		if s.ReplayEndpoint != "" {
+			return optionError("replay_dialect", string(ReplayOff), "there is a replay_endpoint")
+		}
+	default:
+		return optionError("replay_dialect", string(s.ReplayDialect), "want topic, legacy or off")
+	}
+	switch s.TruncatedHistory {
+	case TruncatedSuffix, TruncatedEmpty:
+	case "snapshot":
+		return optionError("truncated_history", "snapshot", "there are no snapshots yet; want suffix or empty")
+	default:
+		return optionError("truncated_history", string(s.TruncatedHistory), "want suffix or empty")
+	}
+	return nil
+}
+
+// resolveEndpoints parses what there is and checks the two endpoints against
+// each other.
+func (s *settings) resolveEndpoints() (err *Error) {
+	null := s.Kind == KindNull
+	if !null || s.Endpoint != "" {
+		if s.endpoint, err = parseEndpoint(keyEndpoint, s.Endpoint, s.Rank, s.Ranks); err != nil {
+			return err
+		}
+	}
+	s.replays = s.ReplayEndpoint != "" && !null
+	if s.ReplayEndpoint != "" {
+		if s.replay, err = parseEndpoint(keyReplay, s.ReplayEndpoint, s.Rank, s.Ranks); err != nil {
+			return err
+		}
+	}
+	if s.Endpoint != "" && s.ReplayEndpoint != "" {
+		perHost := s.RanksPerHost
+		if perHost == 0 {
+			perHost = s.Ranks
+		}
+		if detail := conflict(s.endpoint, s.replay, s.Ranks, perHost); detail != "" {
+			return optionError(keyReplay, s.ReplayEndpoint, detail)
+		}
+	}
+	for _, e := range []struct {
+		key, text string
+		at        endpoint
+	}{{keyEndpoint, s.Endpoint, s.endpoint}, {keyReplay, s.ReplayEndpoint, s.replay}} {
+		if e.at.scheme == schemeInproc && s.Context == nil && !null {
+			return optionError(e.key, e.text,
+				"inproc reaches only sockets of the same context: set Options.Context")
+		}
+	}
+	return nil
 }
 
 // expandTopic replaces the placeholders. What a placeholder stands for is not

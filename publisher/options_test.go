@@ -13,6 +13,7 @@ import (
 	zmq "github.com/pebbe/zmq4"
 
 	"github.com/kvcast/kvcast/bindings/event"
+	"github.com/kvcast/kvcast/publisher/wire"
 )
 
 // Everything that must be refused, with the key and value that the error names.
@@ -47,32 +48,61 @@ func TestRefusedOptions(t *testing.T) {
 		"V9 empty":              {func(o *Options) { o.Endpoint = "ipc://" }, "endpoint", "ipc://"},
 		"V9 108":                {func(o *Options) { o.Endpoint = "ipc://" + long[:108] }, "endpoint", "ipc://" + long[:108]},
 		// Rank 0 would fit; rank 10 does not, and all ranks say so.
-		"V9 suffix":          {func(o *Options) { o.Endpoint, o.Ranks = "ipc://"+long[:103], 11 }, "endpoint", "ipc://" + long[:103]},
-		"inproc empty":       {func(o *Options) { o.Endpoint = "inproc://" }, "endpoint", "inproc://"},
-		"inproc, no context": {func(o *Options) { o.Endpoint = "inproc://a" }, "endpoint", "inproc://a"},
-		"kind":               {func(o *Options) { o.Kind = "kafka" }, "publisher", "kafka"},
-		"hash":               {func(o *Options) { o.Hash = 9 }, "hash", "9"},
-		"hwm":                {func(o *Options) { o.HWM = 0 }, "hwm", "0"},
-		"wait":               {func(o *Options) { o.WaitSubscribers = -1 }, "wait_subscribers", "-1"},
-		"batch events":       {func(o *Options) { o.MaxBatchEvents = -1 }, "max_batch_events", "-1"},
-		"batch blocks":       {func(o *Options) { o.MaxBatchBlocks = -1 }, "max_batch_blocks", "-1"},
-		"queue":              {func(o *Options) { o.MaxQueueSize = 0 }, "max_queue_size", "0"},
-		"queue bytes":        {func(o *Options) { o.MaxQueueBytes = -1 }, "max_queue_bytes", "-1"},
-		"flush delay":        {func(o *Options) { o.FlushDelay = 101 * time.Millisecond }, "flush_delay", "101ms"},
-		"flush delay < 0":    {func(o *Options) { o.FlushDelay = -1 }, "flush_delay", "-1ns"},
-		"shutdown":           {func(o *Options) { o.ShutdownTimeout = -time.Second }, "shutdown_timeout", "-1s"},
-		"heartbeat":          {func(o *Options) { o.ZMTPHeartbeat = -1 }, "zmtp_heartbeat", "-1ns"},
-		"heartbeat part":     {func(o *Options) { o.ZMTPHeartbeat = time.Microsecond }, "zmtp_heartbeat", "1µs"},
-		"timeout":            {func(o *Options) { o.ZMTPTimeout = 48 * time.Hour }, "zmtp_timeout", "48h0m0s"},
-		"topic placeholder":  {func(o *Options) { o.Topic = "a{podd}" }, "topic", "a{podd}"},
-		"topic brace":        {func(o *Options) { o.Topic = "a{" }, "topic", "a{"},
-		"topic pod":          {func(o *Options) { o.Topic = "{pod}" }, "pod", ""},
-		"topic model":        {func(o *Options) { o.Topic = "{model}" }, "model", ""},
-		"topic long":         {func(o *Options) { o.Topic = long[:256] }, "topic", long[:256]},
-		"topic not UTF-8":    {func(o *Options) { o.Topic = "a\xff" }, "topic", "a\xff"},
-		"topic kv@":          {func(o *Options) { o.Topic = "kv@a" }, "topic", "kv@a"},
-		"topic kv@@":         {func(o *Options) { o.Topic = "kv@@m" }, "topic", "kv@@m"},
-		"topic model with @": {func(o *Options) { o.Topic, o.Model = "kv@p@{model}", "a@b" }, "topic", "kv@p@{model}"},
+		"V9 suffix":           {func(o *Options) { o.Endpoint, o.Ranks = "ipc://"+long[:103], 11 }, "endpoint", "ipc://" + long[:103]},
+		"inproc empty":        {func(o *Options) { o.Endpoint = "inproc://" }, "endpoint", "inproc://"},
+		"inproc, no context":  {func(o *Options) { o.Endpoint = "inproc://a" }, "endpoint", "inproc://a"},
+		"V1 replay blank":     {func(o *Options) { o.ReplayEndpoint = " " }, "replay_endpoint", " "},
+		"V2 replay":           {func(o *Options) { o.ReplayEndpoint = "udp://h:1" }, "replay_endpoint", "udp://h:1"},
+		"V3 replay":           {func(o *Options) { o.ReplayEndpoint = "tcp://h" }, "replay_endpoint", "tcp://h"},
+		"V4 replay":           {func(o *Options) { o.ReplayEndpoint, o.Ranks = "tcp://h:65530", 8 }, "replay_endpoint", "tcp://h:65530"},
+		"V5 2 ranks":          {func(o *Options) { o.ReplayEndpoint, o.Ranks = "tcp://127.0.0.1:5558", 2 }, "replay_endpoint", "tcp://127.0.0.1:5558"},
+		"V5 below":            {func(o *Options) { o.ReplayEndpoint, o.Ranks = "tcp://127.0.0.1:5556", 2 }, "replay_endpoint", "tcp://127.0.0.1:5556"},
+		"V5 last rank":        {func(o *Options) { o.ReplayEndpoint, o.Ranks, o.Rank = "tcp://h:5558", 2, 1 }, "replay_endpoint", "tcp://h:5558"},
+		"V5 1 rank":           {func(o *Options) { o.ReplayEndpoint = "tcp://[::1]:5557" }, "replay_endpoint", "tcp://[::1]:5557"},
+		"V5 4 of 8 ranks":     {func(o *Options) { o.ReplayEndpoint, o.Ranks, o.RanksPerHost = "tcp://h:5560", 8, 4 }, "replay_endpoint", "tcp://h:5560"},
+		"V5 all of 8 ranks":   {func(o *Options) { o.ReplayEndpoint, o.Ranks = "tcp://h:5561", 8 }, "replay_endpoint", "tcp://h:5561"},
+		"V6 ipc":              {func(o *Options) { o.Endpoint, o.ReplayEndpoint = "ipc://k", "ipc://k" }, "replay_endpoint", "ipc://k"},
+		"V6 ipc spelling":     {func(o *Options) { o.Endpoint, o.ReplayEndpoint = "ipc://k", "ipc://./k" }, "replay_endpoint", "ipc://./k"},
+		"V6 ipc rank":         {func(o *Options) { o.Endpoint, o.ReplayEndpoint, o.Ranks = "ipc://k", "ipc://k_dp1", 2 }, "replay_endpoint", "ipc://k_dp1"},
+		"V6 ipc rank, turned": {func(o *Options) { o.Endpoint, o.ReplayEndpoint, o.Ranks = "ipc://k_dp7", "ipc://k", 8 }, "replay_endpoint", "ipc://k"},
+		"V6 made up, 2 ranks": {func(o *Options) { o.Endpoint, o.ReplayEndpoint, o.Ranks = "ipc://*", "ipc://*", 2 }, "replay_endpoint", "ipc://*"},
+		"V6 inproc":           {func(o *Options) { o.Endpoint, o.ReplayEndpoint = "inproc://k", "inproc://k" }, "replay_endpoint", "inproc://k"},
+		"V9 replay":           {func(o *Options) { o.ReplayEndpoint, o.Ranks = "ipc://"+long[:103], 11 }, "replay_endpoint", "ipc://" + long[:103]},
+		"replay inproc":       {func(o *Options) { o.ReplayEndpoint = "inproc://k" }, "replay_endpoint", "inproc://k"},
+		"null, bad endpoint":  {func(o *Options) { o.Kind, o.Endpoint = KindNull, "udp://h:1" }, "endpoint", "udp://h:1"},
+		"null, V5":            {func(o *Options) { o.Kind, o.ReplayEndpoint = KindNull, "tcp://h:5557" }, "replay_endpoint", "tcp://h:5557"},
+		"ranks per host":      {func(o *Options) { o.Ranks, o.RanksPerHost = 2, 3 }, "ranks_per_host", "3"},
+		"ranks per host < 0":  {func(o *Options) { o.RanksPerHost = -1 }, "ranks_per_host", "-1"},
+		"buffer steps":        {func(o *Options) { o.BufferSteps = 0 }, "buffer_steps", "0"},
+		"replay bytes":        {func(o *Options) { o.ReplayBufferBytes = -1 }, "replay_buffer_bytes", "-1"},
+		"dialect":             {func(o *Options) { o.ReplayDialect = "vllm" }, "replay_dialect", "vllm"},
+		"dialect off":         {func(o *Options) { o.ReplayDialect, o.ReplayEndpoint = ReplayOff, "tcp://h:1" }, "replay_dialect", "off"},
+		"history":             {func(o *Options) { o.TruncatedHistory = "full" }, "truncated_history", "full"},
+		"history snapshot":    {func(o *Options) { o.TruncatedHistory = "snapshot" }, "truncated_history", "snapshot"},
+		"encoding":            {func(o *Options) { o.Encoding = wire.ArrayShort + 1 }, "encoding", "encoding(3)"},
+		"kind":                {func(o *Options) { o.Kind = "kafka" }, "publisher", "kafka"},
+		"hash":                {func(o *Options) { o.Hash = 9 }, "hash", "9"},
+		"hwm":                 {func(o *Options) { o.HWM = 0 }, "hwm", "0"},
+		"wait":                {func(o *Options) { o.WaitSubscribers = -1 }, "wait_subscribers", "-1"},
+		"batch events":        {func(o *Options) { o.MaxBatchEvents = -1 }, "max_batch_events", "-1"},
+		"batch blocks":        {func(o *Options) { o.MaxBatchBlocks = -1 }, "max_batch_blocks", "-1"},
+		"queue":               {func(o *Options) { o.MaxQueueSize = 0 }, "max_queue_size", "0"},
+		"queue bytes":         {func(o *Options) { o.MaxQueueBytes = -1 }, "max_queue_bytes", "-1"},
+		"flush delay":         {func(o *Options) { o.FlushDelay = 101 * time.Millisecond }, "flush_delay", "101ms"},
+		"flush delay < 0":     {func(o *Options) { o.FlushDelay = -1 }, "flush_delay", "-1ns"},
+		"shutdown":            {func(o *Options) { o.ShutdownTimeout = -time.Second }, "shutdown_timeout", "-1s"},
+		"heartbeat":           {func(o *Options) { o.ZMTPHeartbeat = -1 }, "zmtp_heartbeat", "-1ns"},
+		"heartbeat part":      {func(o *Options) { o.ZMTPHeartbeat = time.Microsecond }, "zmtp_heartbeat", "1µs"},
+		"timeout":             {func(o *Options) { o.ZMTPTimeout = 48 * time.Hour }, "zmtp_timeout", "48h0m0s"},
+		"topic placeholder":   {func(o *Options) { o.Topic = "a{podd}" }, "topic", "a{podd}"},
+		"topic brace":         {func(o *Options) { o.Topic = "a{" }, "topic", "a{"},
+		"topic pod":           {func(o *Options) { o.Topic = "{pod}" }, "pod", ""},
+		"topic model":         {func(o *Options) { o.Topic = "{model}" }, "model", ""},
+		"topic long":          {func(o *Options) { o.Topic = long[:256] }, "topic", long[:256]},
+		"topic not UTF-8":     {func(o *Options) { o.Topic = "a\xff" }, "topic", "a\xff"},
+		"topic kv@":           {func(o *Options) { o.Topic = "kv@a" }, "topic", "kv@a"},
+		"topic kv@@":          {func(o *Options) { o.Topic = "kv@@m" }, "topic", "kv@@m"},
+		"topic model with @":  {func(o *Options) { o.Topic, o.Model = "kv@p@{model}", "a@b" }, "topic", "kv@p@{model}"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := DefaultOptions()
@@ -92,6 +122,63 @@ func TestRefusedOptions(t *testing.T) {
 	}
 	if p, err := New(Options{}); p != nil || !errors.Is(err, ErrOption) {
 		t.Errorf("the zero Options: %v, %v", p, err)
+	}
+}
+
+// Pairs of endpoints that do not meet.
+func TestAcceptedPairs(t *testing.T) {
+	for name, c := range map[string]struct {
+		endpoint, replay string
+		ranks, perHost   int
+	}{
+		"V5 2 ranks":            {"tcp://*:5557", "tcp://*:5559", 2, 0},
+		"V5 below":              {"tcp://*:5557", "tcp://*:5555", 2, 0},
+		"V5 4 of 8 ranks":       {"tcp://*:5557", "tcp://*:5561", 8, 4},
+		"V5 1 rank":             {"tcp://*:5557", "tcp://*:5558", 1, 0},
+		"free port":             {"tcp://*:5557", "tcp://*:0", 8, 0},
+		"free ports":            {"tcp://*:*", "tcp://*:*", 8, 0},
+		"schemes":               {"tcp://*:5557", "ipc://k", 8, 0},
+		"ipc":                   {"ipc://k", "ipc://r", 8, 0},
+		"ipc suffix beyond":     {"ipc://k", "ipc://k_dp2", 2, 0},
+		"ipc suffix, no rank":   {"ipc://k", "ipc://k_dp01", 8, 0},
+		"ipc suffix, no digits": {"ipc://k", "ipc://k_dp", 8, 0},
+		"ipc suffix twice":      {"ipc://k", "ipc://k_dp1_dp1", 8, 0},
+		"ipc made up":           {"ipc://*", "ipc://*", 1, 0},
+		"ipc abstract":          {"ipc://@k", "ipc://k", 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for rank := range c.ranks {
+				o := DefaultOptions()
+				o.Endpoint, o.ReplayEndpoint = c.endpoint, c.replay
+				o.Rank, o.Ranks, o.RanksPerHost = rank, c.ranks, c.perHost
+				if _, err := New(o); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// The verdict on two names is that of comparing all of them.
+func TestNamesOfAllRanks(t *testing.T) {
+	const ranks = 12
+	names := []string{"k", "k_dp", "k_dp1", "k_dp10", "k_dp11", "k_dp12", "k_dp01", "k_dp0", "k_dp1_dp1", "k_dp1_dp12", "l"}
+	for _, a := range names {
+		for _, b := range names {
+			seen, equal := make(map[string]bool), false
+			for r := range ranks {
+				seen[a+rankSuffix(r)] = true
+			}
+			for r := range ranks {
+				equal = equal || seen[b+rankSuffix(r)]
+			}
+			for _, scheme := range []string{schemeIPC, schemeInproc} {
+				detail := conflict(endpoint{scheme: scheme, base: a}, endpoint{scheme: scheme, base: b}, ranks, ranks)
+				if (detail != "") != equal {
+					t.Errorf("%s://%s and %s: %q, equal %v", scheme, a, b, detail, equal)
+				}
+			}
+		}
 	}
 }
 
@@ -215,9 +302,9 @@ func FuzzEndpoint(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string, size uint8) {
 		ranks := int(size) + 1
 		seen := make(map[string]bool)
-		first, firstErr := parseEndpoint(text, 0, ranks)
+		first, firstErr := parseEndpoint("endpoint", text, 0, ranks)
 		for rank := range ranks {
-			e, err := parseEndpoint(text, rank, ranks)
+			e, err := parseEndpoint("endpoint", text, rank, ranks)
 			if (err == nil) != (firstErr == nil) {
 				t.Fatalf("rank %d: %v, rank 0: %v", rank, err, firstErr)
 			}

@@ -80,13 +80,14 @@ func (p *Publisher) own(ctx context.Context, attempt *startAttempt, source Sourc
 		p:         p,
 		s:         p.settings,
 		transport: p.newTransport(),
-		config:    wire.Config{Form: p.settings.Hash, MinimalHashes: p.settings.MinimalHashes},
+		config:    p.settings.wireConfig(),
 		source:    source,
 	}
 	o.encode = o.transport.wantsPayload()
 	if source != nil {
 		o.wake = source.Wake()
-		o.validator = newValidator(p.settings.Hash)
+		// The one that Publish would use: a publisher has one source.
+		o.validator = p.validator
 	}
 	err := o.open(ctx)
 	serve, closing := p.started(attempt, err)

@@ -71,9 +71,11 @@ type Publisher struct {
 	attempt  *startAttempt
 	closedAt time.Time
 	endpoint string
-	queue    queue
-	stats    Stats
-	warned   uint64
+	// replayEndpoint is where replays are served.
+	replayEndpoint string
+	queue          queue
+	stats          Stats
+	warned         uint64
 }
 
 // startAttempt is one run of Start. err is valid once done is closed.
@@ -98,12 +100,16 @@ func New(o Options) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
+	v, verr := newValidator(s.wireConfig())
+	if verr != nil {
+		return nil, &Error{Op: "new", Err: ErrOption, Cause: verr} // check has passed it
+	}
 	var b [8]byte
 	rand.Read(b[:]) // never fails
 	p := &Publisher{
 		settings:  s,
 		epoch:     binary.LittleEndian.Uint64(b[:]),
-		validator: newValidator(o.Hash),
+		validator: v,
 		queued:    make(chan struct{}, 1),
 		flushes:   make(chan *flushRequest),
 		closing:   make(chan struct{}),
@@ -241,7 +247,7 @@ func (p *Publisher) started(attempt *startAttempt, err error) (serve, closing bo
 		err = &Error{Op: "start", Err: ErrClosed}
 	case err != nil:
 		p.state = StateNew
-		p.endpoint = ""
+		p.endpoint, p.replayEndpoint = "", ""
 		p.stats = Stats{}
 	case !closing:
 		p.state = StateRunning
@@ -306,6 +312,13 @@ func (p *Publisher) Endpoint() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.endpoint
+}
+
+// ReplayEndpoint is Endpoint for replays: empty without Options.ReplayEndpoint.
+func (p *Publisher) ReplayEndpoint() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.replayEndpoint
 }
 
 // Epoch returns the random number that names this life.

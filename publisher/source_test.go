@@ -342,7 +342,7 @@ func TestNoAllocationsPerBatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &owner{p: p, s: p.settings, transport: tr, encode: true, encoder: encoder, source: src,
-		validator: newValidator(event.Signed64), nextRead: time.Now().Add(time.Hour)}
+		validator: p.validator, nextRead: time.Now().Add(time.Hour)}
 	src.left.Store(1 << 40)
 	if n := testing.AllocsPerRun(200, func() { w.step(time.Now()) }); n != 0 {
 		t.Errorf("%v allocations per batch", n)

@@ -52,6 +52,17 @@ type Stats struct {
 	// SourceErrors counts failed drains of an attached source.
 	SourceErrors uint64
 
+	// ReplayRequests counts well-formed requests for earlier batches,
+	// ReplayMalformed the others, which get no answer. ReplayTruncated counts the
+	// replays that could not begin where they should have, ReplayAborted the
+	// requests that did not get their answer to the end, and ReplayBatches the
+	// batches that replays have handed to the socket, end marks not included.
+	ReplayRequests, ReplayMalformed, ReplayTruncated, ReplayAborted, ReplayBatches uint64
+	// RingBatches and RingBytes are what is kept for replays, a contiguous run of
+	// batches that ends at the newest, and the bytes of their payloads.
+	RingBatches int
+	RingBytes   int64
+
 	// QueueDepth and QueueBytes are what waits in the queue of Publish: batches
 	// and their estimated encoded size.
 	QueueDepth int
