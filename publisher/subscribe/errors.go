@@ -27,7 +27,8 @@ var (
 
 // Error is an error of this package other than a Breach.
 type Error struct {
-	// Op is what was being done: "connect", "receive", "apply".
+	// Op is what was being done: "connect", "receive", "replay", "apply",
+	// "close".
 	Op string
 	// Err is one of the sentinels of this package or an error from below.
 	Err error

@@ -113,6 +113,9 @@ func (m *Mirror) Apply(events []wire.Event) error {
 	return nil
 }
 
+// Reset forgets everything, as a new life of the publisher demands.
+func (m *Mirror) Reset() { m.clear() }
+
 // Len is the number of different blocks, in all media together.
 func (m *Mirror) Len() int { return len(m.ids) + len(m.byteIDs) }
 

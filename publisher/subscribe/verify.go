@@ -32,7 +32,8 @@ type VerifierOptions struct {
 
 // Report is what a Verifier has seen.
 type Report struct {
-	// FirstSeq and LastSeq are the first and the newest batch number.
+	// FirstSeq and LastSeq are the first batch number since the start or the
+	// newest Reset, and the newest one.
 	FirstSeq, LastSeq uint64
 	// Batches, Events and Clears count messages, events and clear events;
 	// Lives counts publisher lives.
@@ -69,13 +70,15 @@ type Verifier struct {
 	report Report
 	breach *Breach
 
-	next   uint64
-	lastTS float64
-	sizes  map[uint64]uint32 // block size by group
-	bytes  bool              // hashes are strings of bytes
-	typed  bool              // bytes is known
-	form   event.Form
-	formed bool
+	// joining: the next batch may have any number.
+	joining bool
+	next    uint64
+	lastTS  float64
+	sizes   map[uint64]uint32 // block size by group
+	bytes   bool              // hashes are strings of bytes
+	typed   bool              // bytes is known
+	form    event.Form
+	formed  bool
 
 	// keys holds, by id, the full key of each block of the mirror that is keyed.
 	keys []event.Digest
@@ -84,10 +87,19 @@ type Verifier struct {
 
 // NewVerifier returns a verifier that has seen nothing.
 func NewVerifier(o VerifierOptions) *Verifier {
-	v := &Verifier{mirror: NewMirror(o.MaxBlocks), given: o}
+	v := &Verifier{mirror: NewMirror(o.MaxBlocks), given: o, joining: true}
 	v.newLife()
 	v.report.Lives = 0
 	return v
+}
+
+// Reset forgets what is announced: the next batch need not follow the one
+// before, and counts as that of another life that is joined there. Counts and a
+// breach stay.
+func (v *Verifier) Reset() {
+	v.mirror.clear()
+	v.joining = true
+	v.report.Complete = false
 }
 
 // Mirror is the verifier's view of what is announced. Do not change it.
@@ -136,7 +148,8 @@ func (v *Verifier) check(seq uint64, batch *wire.Batch) error {
 	switch {
 	case seq == wire.EndSeq:
 		return broken(-1, "the number is the end mark of replays")
-	case v.report.Batches == 0:
+	case v.joining:
+		v.joining = false
 		v.report.FirstSeq = seq
 		v.newLife()
 	case seq == 0:

@@ -66,6 +66,8 @@ type Message struct {
 	Topic   string
 	Seq     uint64
 	Payload []byte
+	// legacy: of a replay in the dialect without topics.
+	legacy bool
 }
 
 // Client receives live messages over a socket and a ZeroMQ context of its own.
@@ -79,6 +81,8 @@ type Client struct {
 	wait    time.Duration
 	// lost is when a connection ended, until ZeroMQ tries again.
 	lost time.Time
+	// handshakes counts how often the client was connected.
+	handshakes int
 }
 
 // Connect begins to receive. It returns ErrEndpoint for an endpoint that
@@ -132,7 +136,8 @@ func (c *Client) open(o ClientOptions, ipv6 bool) (err error) {
 			return &Error{"connect", err, "option " + option.name}
 		}
 	}
-	events := zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_CONNECTED
+	events := zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_CONNECTED |
+		zmq.EVENT_HANDSHAKE_SUCCEEDED
 	if err := s.Monitor(monitorName, events); err != nil {
 		return &Error{"connect", err, "monitor"}
 	}
@@ -165,26 +170,26 @@ func (c *Client) Receive(wait time.Duration) (*Message, error) {
 		}
 		c.wait = wait
 	}
-	// The frames are read one by one: a message may have very many, and they
-	// are there as a whole once the first one is.
-	var frames [wire.LiveFrames][]byte
-	n := 0
-	for more := true; more; n++ {
-		frame, err := c.socket.RecvBytes(0)
-		if err != nil {
-			if zmq.AsErrno(err) == zmq.Errno(syscall.EAGAIN) {
-				return nil, c.idle()
-			}
-			return nil, &Error{"receive", err, ""}
-		}
-		if n < len(frames) {
-			frames[n] = frame
-		}
-		if more, err = c.socket.GetRcvmore(); err != nil {
-			return nil, &Error{"receive", err, "option RCVMORE"}
-		}
+	m, err := c.read(0)
+	if err == nil && m == nil {
+		return nil, c.idle()
 	}
-	if n != len(frames) {
+	return m, err
+}
+
+// poll returns the next message, nil if there is none yet, or ErrFrames.
+func (c *Client) poll() (*Message, error) { return c.read(zmq.DONTWAIT) }
+
+// read returns the next message, nil if there is none, or ErrFrames.
+func (c *Client) read(flags zmq.Flag) (*Message, error) {
+	var frames [wire.LiveFrames][]byte
+	n, err := readFrames(c.socket, flags, frames[:])
+	switch {
+	case err != nil:
+		return nil, &Error{"receive", err, ""}
+	case n == 0:
+		return nil, nil
+	case n != len(frames):
 		return nil, &Error{"receive", ErrFrames, fmt.Sprintf("%d frames, want %d", n, len(frames))}
 	}
 	seq, err := wire.ParseSeq(frames[1])
@@ -194,22 +199,56 @@ func (c *Client) Receive(wait time.Duration) (*Message, error) {
 	return &Message{Topic: string(frames[0]), Seq: seq, Payload: frames[2]}, nil
 }
 
-// idle tells a quiet publisher from one that has been given up.
-func (c *Client) idle() error {
-	for {
-		kind, _, _, err := c.monitor.RecvEvent(zmq.DONTWAIT)
+// readFrames reads one message and returns how many frames it has; 0 if there
+// is none. The frames are read one by one: a message may have very many, and
+// they are there as a whole once the first one is. Those that do not fit into
+// frames are dropped.
+func readFrames(s *zmq.Socket, flags zmq.Flag, frames [][]byte) (n int, err error) {
+	for more := true; more; n++ {
+		frame, err := s.RecvBytes(flags)
 		if err != nil {
-			break
+			if zmq.AsErrno(err) == zmq.Errno(syscall.EAGAIN) {
+				return 0, nil
+			}
+			return 0, err
 		}
-		c.lost = time.Time{}
-		if kind == zmq.EVENT_DISCONNECTED {
-			c.lost = time.Now()
+		if n < len(frames) {
+			frames[n] = frame
+		}
+		if more, err = s.GetRcvmore(); err != nil {
+			return 0, err
 		}
 	}
+	return n, nil
+}
+
+// idle tells a quiet publisher from one that has been given up.
+func (c *Client) idle() error {
+	c.watch()
 	if !c.lost.IsZero() && time.Since(c.lost) > giveUp {
 		return &Error{"receive", ErrProtocol, fmt.Sprintf("frames may have %d bytes", c.limit)}
 	}
 	return &Error{"receive", ErrTimeout, ""}
+}
+
+// watch takes in what has happened to the connection.
+func (c *Client) watch() {
+	for {
+		kind, _, _, err := c.monitor.RecvEvent(zmq.DONTWAIT)
+		if err != nil {
+			return
+		}
+		c.lost = time.Time{}
+		switch kind {
+		case zmq.EVENT_DISCONNECTED:
+			c.lost = time.Now()
+		case zmq.EVENT_HANDSHAKE_SUCCEEDED:
+			c.handshakes++
+			// Makes the socket do what it has been told: to throw away what
+			// is left of the connection before.
+			c.socket.GetEvents()
+		}
+	}
 }
 
 // Lost reports that a connection has ended and that it is not known yet whether

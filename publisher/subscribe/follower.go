@@ -1,0 +1,234 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package subscribe
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kvcast/kvcast/publisher/wire"
+)
+
+// Defaults of FollowerOptions.
+const (
+	// DefaultReplayTimeout is how long a request waits for the next part of its
+	// answer.
+	DefaultReplayTimeout = 5 * time.Second
+	// DefaultReplayAttempts is how often a request is made before the stream
+	// goes on without an answer.
+	DefaultReplayAttempts = 3
+	// DefaultMaxHeld and DefaultMaxHeldBytes bound the live messages that wait
+	// for the end of a replay.
+	DefaultMaxHeld      = 10000
+	DefaultMaxHeldBytes = 64 << 20
+)
+
+// FollowerOptions configures a Follower.
+type FollowerOptions struct {
+	// Client is how to receive what is live. Topic also holds for replays in
+	// the dialect that has topics; MaxMessage holds for replays too.
+	Client ClientOptions
+	// Replay is the endpoint of the replay server, tcp://HOST:PORT or
+	// ipc://PATH; "" = there is none, and losses are told but not made good.
+	Replay string
+	// ReplayTimeout bounds the wait for each part of an answer, 60 times it the
+	// wait for a whole one; ReplayAttempts is how often a request is made.
+	// 0 means DefaultReplayTimeout and DefaultReplayAttempts.
+	ReplayTimeout  time.Duration
+	ReplayAttempts int
+	// MaxHeld and MaxHeldBytes bound the live messages that wait while an
+	// answer is read; a single one may be longer. The oldest are dropped, and
+	// asked for later. 0 means DefaultMaxHeld and DefaultMaxHeldBytes.
+	MaxHeld      int
+	MaxHeldBytes int
+}
+
+// FollowerStats counts what a Follower has done.
+type FollowerStats struct {
+	// Requests counts requests for replays, Failed those without a whole
+	// answer, and LastFailure says what was wrong with the newest of them.
+	Requests, Failed uint64
+	LastFailure      string
+	// Replayed counts batches that came as an answer, Duplicates live messages
+	// that had come before, Overflows live messages dropped while waiting.
+	Replayed, Duplicates, Overflows uint64
+	// Resets and Lost are the number of resets and of batches in gaps.
+	Resets, Lost uint64
+}
+
+// Follower receives one publisher's stream in exact order: each number once,
+// what is lost live filled in by replays, a new life of the publisher told as
+// such (wire contract, sections 10 and 12). What feeds a Mirror or a Verifier
+// with its batches, and resets them when told, stays right.
+//
+// With a replay server a follower asks for everything at the start, so that it
+// may come late, and from its newest number on after a gap, a number that runs
+// back and a new connection. The batch under that number must then be the same,
+// byte for byte: it is the publisher's life that it was. Otherwise there is an
+// ItemReset and the history from its beginning. What an answer does not have is
+// lost and told as an ItemGap. When nobody answers, live batches go on after
+// such gaps, and once there is an answer again, the history is read anew.
+//
+// Without a replay server a number that runs back is taken for a new life.
+//
+// Memory is bounded against a publisher and a replay server that mean harm, by
+// the limits of the options (twice MaxMessage and what waits in ZeroMQ's queues
+// come on top), and so is the time that live messages wait for a replay.
+//
+// One goroutine at a time may use a Follower. All its work is done in Next;
+// time between the calls counts against nobody.
+type Follower struct {
+	client   *Client
+	replayer replayer
+	tracker  *tracker
+	// connections is how many handshakes the tracker knows of.
+	connections int
+}
+
+// Follow begins to receive. It returns ErrEndpoint for endpoints that cannot be
+// right and waits for nobody.
+func Follow(o FollowerOptions) (*Follower, error) {
+	for _, d := range []struct {
+		value  *int
+		preset int
+	}{
+		{&o.MaxHeld, DefaultMaxHeld},
+		{&o.MaxHeldBytes, DefaultMaxHeldBytes},
+		{&o.ReplayAttempts, DefaultReplayAttempts},
+	} {
+		if *d.value <= 0 {
+			*d.value = d.preset
+		}
+	}
+	if o.ReplayTimeout <= 0 {
+		o.ReplayTimeout = DefaultReplayTimeout
+	}
+	var ipv6 bool
+	if o.Replay != "" {
+		var err error
+		if ipv6, err = checkEndpoint(o.Replay); err != nil {
+			return nil, err
+		}
+	}
+	client, err := Connect(o.Client)
+	if err != nil {
+		return nil, err
+	}
+	l := limits{messages: o.MaxHeld, bytes: o.MaxHeldBytes, attempts: o.ReplayAttempts,
+		timeout: o.ReplayTimeout, answer: maxAnswer}
+	return &Follower{
+		client:   client,
+		replayer: replayer{ctx: client.ctx, endpoint: o.Replay, ipv6: ipv6, limit: client.limit},
+		tracker:  newTracker(l, o.Client.Topic, o.Replay != "", time.Now()),
+	}, nil
+}
+
+// Next returns what comes next, or ErrTimeout if there is nothing for that long.
+// ErrFrames tells of a live message of another shape, which is dropped; the
+// follower stays usable after both. ErrProtocol says that the publisher has been
+// given up, see Client.Receive. What a replay server sends makes no errors;
+// Stats has them.
+func (f *Follower) Next(wait time.Duration) (Item, error) {
+	if f.client.socket == nil {
+		return Item{}, &Error{"receive", ErrClosed, ""}
+	}
+	begin := time.Now()
+	for now := begin; ; {
+		if item, ok := f.tracker.next(); ok {
+			return item, nil
+		}
+		if err := f.request(now); err != nil {
+			return Item{}, err
+		}
+		progress, err := f.read(now)
+		if err != nil {
+			return Item{}, err
+		}
+		if !progress {
+			left := wait - now.Sub(begin)
+			if left <= 0 {
+				// What is still to come comes from the replay server.
+				err := f.client.idle()
+				if f.tracker.busy() {
+					err = &Error{"receive", ErrTimeout, ""}
+				}
+				return Item{}, err
+			}
+			if err := f.client.await(&f.replayer, f.tracker.wake(now, left)); err != nil {
+				return Item{}, err
+			}
+		}
+		before := now
+		now = time.Now()
+		f.tracker.waited(now, now.Sub(before))
+	}
+}
+
+// request makes the request that is due, and ends one that is over.
+func (f *Follower) request(now time.Time) error {
+	if f.tracker.request == nil {
+		f.replayer.drop()
+	}
+	start, ok := f.tracker.wants(now)
+	if !ok {
+		return nil
+	}
+	return f.replayer.ask(start)
+}
+
+// read takes in one live message and one of a replay, if they are there.
+func (f *Follower) read(now time.Time) (progress bool, err error) {
+	m, err := f.client.poll()
+	// What happened before the message came is known before it is looked at.
+	f.client.watch()
+	if f.connections != f.client.handshakes {
+		f.tracker.connected(now, f.connections > 0)
+		f.connections = f.client.handshakes
+		progress = true
+	}
+	switch {
+	case err != nil:
+		return progress, err
+	case m != nil && m.Seq == wire.EndSeq && len(m.Payload) > 0:
+		return progress, &Error{"receive", ErrFrames, fmt.Sprintf("batch %d: the number is the end mark of replays", m.Seq)}
+	case m != nil:
+		f.tracker.live(m)
+		progress = true
+	}
+	if f.tracker.request == nil || f.replayer.socket == nil {
+		return progress, nil
+	}
+	m, err = f.replayer.read()
+	switch {
+	case errors.Is(err, ErrFrames):
+		f.tracker.failed(now, err.Error())
+	case err != nil:
+		return progress, err
+	case m == nil:
+		return progress, nil
+	case m.Seq == wire.EndSeq:
+		f.tracker.end(now)
+	default:
+		f.tracker.answer(now, m)
+	}
+	return true, nil
+}
+
+// Busy reports that a replay is being read or has been asked for, or that
+// messages wait to be handed out: what Next has returned is not yet all that the
+// publisher has sent.
+func (f *Follower) Busy() bool { return f.tracker.busy() }
+
+// Lost is that of Client.
+func (f *Follower) Lost() bool { return f.client.Lost() }
+
+// Stats returns what has been done so far.
+func (f *Follower) Stats() FollowerStats { return f.tracker.stats }
+
+// Close ends the connections. A second call does nothing.
+func (f *Follower) Close() error {
+	f.replayer.drop()
+	return f.client.Close()
+}
