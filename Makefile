@@ -45,12 +45,16 @@ run: setup build ## Replay the shipped trace into a separate verifying process a
 	@examples/run/run.sh
 
 .PHONY: test
-test: setup ## Set up, then run every test: C++ plain, ASan+UBSan and TSan; Go plain, with -race and with -asan
-	@$(MAKE) --no-print-directory test-native asan tsan vet test-go test-race test-asan
+test: setup ## Set up, then run every test: C++ plain, ASan+UBSan and TSan; Go plain, with -race, with -asan and with GC torture
+	@$(MAKE) --no-print-directory test-native asan tsan vet test-go torture test-race test-asan
 
 .PHONY: test-go
 test-go: ## Go tests
 	$(GO) test -p $(JOBS) ./...
+
+.PHONY: torture
+torture: ## Go tests of the bindings while the garbage collector never rests
+	$(GO) test -tags gctorture -run GCTorture ./bindings
 
 .PHONY: test-race
 test-race: ## Go tests under the race detector (the longest ones shortened)

@@ -43,7 +43,7 @@ func TestGCTorture(t *testing.T) {
 		t.Run("scripts", TestScripts)
 	}
 	t.Run("model", func(t *testing.T) {
-		setDefault(t, "rapid.checks", "40")
+		setDefault(t, "rapid.checks", "2000")
 		setDefault(t, "rapid.steps", "60")
 		steps := 0
 		rapid.Check(t, runModel(&steps))
