@@ -149,6 +149,8 @@ var (
 	opGrow    = newOp("grow")
 	opCommit  = newOp("commit")
 	opRelease = newOp("release")
+
+	opResidency = newOp("residency")
 )
 
 // item is the error of one item, nil for OK.

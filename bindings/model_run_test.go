@@ -199,6 +199,7 @@ type lockstep struct {
 	scopes  []*mScope
 	ample   bool // the record buffer is large: nothing may ever be deferred
 	stale   []bindings.SequenceID
+	ids     map[bindings.BlockID]bool // of blocks
 	steps   *int
 }
 
@@ -232,6 +233,7 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 		mirror:  newMirror(form, maxRun),
 		scopes:  modelScopes(),
 		ample:   entries == 50000,
+		ids:     map[bindings.BlockID]bool{},
 		steps:   steps,
 	}
 	for range rapid.SampledFrom([]int{0, 1, 2, 3, 3}).Draw(t, "device streams") {
@@ -419,6 +421,48 @@ func (l *lockstep) probe(t *rapid.T) {
 	}
 }
 
+// meet: a block keeps its id, and no other block ever gets it.
+func (l *lockstep) meet(b *mBlock, id bindings.BlockID) {
+	l.t.Helper()
+	if b.id == bindings.NoBlock && !l.ids[id] {
+		b.id, l.ids[id] = id, true
+	}
+	l.equal("block id", id, b.id)
+}
+
+func (l *lockstep) where(t *rapid.T) {
+	l.worked()
+	scope, tokens := l.drawPrompt(t)
+	must := rapid.IntRange(bindings.ComputeNothing, 3).Draw(t, "must compute")
+	want := l.m.match(scope, tokens, must)
+	got, err := l.manager.Residency(
+		bindings.Prompt{Tokens: tokens, Scope: scope.scope, MustCompute: must}, nil)
+	l.same("residency", err, nil)
+	l.equal("resident blocks of a prompt", len(got), len(want))
+	for i, b := range want {
+		l.equal("copies", got[i].Copies, 1)
+		l.equal("held", got[i].Held, b.page.holders != 0)
+		l.meet(b, got[i].Block)
+	}
+}
+
+// told compares what a call said of evicted blocks.
+func (l *lockstep) told(told []bindings.EvictedBlock, victims []*mBlock) {
+	l.t.Helper()
+	l.equal("evicted blocks told", len(told), len(victims))
+	for i, b := range victims {
+		l.equal("page of an evicted block", told[i].Page, b.page.id)
+		l.equal("copies of an evicted block", told[i].Copies, 0)
+		l.equal("reason of an eviction", told[i].Reason, bindings.EvictedCapacity)
+		l.meet(b, told[i].Block)
+		if b.parent == nil {
+			l.equal("parent of a first block", told[i].Parent, bindings.NoBlock)
+		} else {
+			l.meet(b.parent, told[i].Parent)
+		}
+	}
+}
+
 // pick draws an open sequence, nil if there is none. An action that has nothing
 // to work on returns: rapid gives up on inputs that skip too often.
 func (l *lockstep) pick(t *rapid.T) *mSequence {
@@ -443,9 +487,18 @@ func (l *lockstep) grow(t *rapid.T) {
 func (l *lockstep) growTo(s *mSequence, capacity int) bool {
 	l.worked()
 	out := make([]bindings.GrowResult, 1)
-	l.same("grow", l.manager.Grow([]bindings.GrowItem{{Sequence: s.id, CapacityTokens: capacity}}, out), nil)
+	evicted, err := l.manager.GrowTold(
+		[]bindings.GrowItem{{Sequence: s.id, CapacityTokens: capacity}}, out,
+		make([]bindings.EvictedBlock, l.m.total))
+	l.same("grow", err, nil)
 	want := l.m.grow(s, capacity)
 	r := out[0]
+	if len(want.victims) > 0 {
+		l.equal("first evicted", r.FirstEvicted, 0)
+	} else {
+		l.equal("first evicted", r.FirstEvicted, -1)
+	}
+	l.told(evicted, want.victims)
 	l.same("grow", r.Err, want.err)
 	l.equal("added pages", r.AddedPages, want.added)
 	l.equal("evicted blocks", r.EvictedBlocks, want.evicted)
@@ -854,6 +907,7 @@ func runModel(steps *int) func(*rapid.T) {
 			"":             with(l.check),
 			"create":       with(l.create),
 			"probe":        with(l.probe),
+			"where":        with(l.where),
 			"grow":         with(l.grow),
 			"grow again":   with(l.grow),
 			"commit":       with(l.commit),

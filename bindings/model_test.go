@@ -40,6 +40,7 @@ type mBlock struct {
 	scope    *mScope
 	children int
 	page     *mPage
+	id       bindings.BlockID // once it has been seen, else NoBlock
 }
 
 // mScope is a scope with what the model derives from it.
@@ -524,7 +525,7 @@ func (m *model) commit(s *mSequence, tokens []uint32) mCommit {
 			}
 			continue
 		}
-		b := &mBlock{key: key, parent: parent, scope: s.scope, page: s.pages[i]}
+		b := &mBlock{key: key, parent: parent, scope: s.scope, page: s.pages[i], id: bindings.NoBlock}
 		b.page.block = b
 		b.page.ready = m.record(s.stream)
 		if parent != nil {

@@ -25,6 +25,7 @@ type scratch struct {
 	created []cgo.CreateResult
 	probed  []cgo.ProbeResult
 	grow    []cgo.GrowItem
+	evicted []cgo.EvictedBlock
 	grown   []cgo.GrowResult
 	commit  []cgo.CommitItem
 	commits []cgo.CommitResult
@@ -32,6 +33,8 @@ type scratch struct {
 	status  []cgo.Status
 	fences  []cgo.Fence
 	done    []uint8
+
+	residency []cgo.BlockResidency
 }
 
 const (

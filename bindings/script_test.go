@@ -179,8 +179,9 @@ type script struct {
 	form      event.Form
 	blockSize int
 
-	mirror    map[wireKey]wireKey // to the parent; what is announced
-	names     map[wireKey]string  // of every block that was ever stored
+	mirror    map[wireKey]wireKey         // to the parent; what is announced
+	names     map[wireKey]string          // of every block that was ever stored
+	ids       map[bindings.BlockID]string // of blocks that where has met
 	sequences map[string]*scriptSequence
 	streams   []scriptStream
 	open      []bindings.SequenceID
@@ -256,6 +257,8 @@ func (s *script) dispatch(o *operation) string {
 		return s.create(o) + "\n"
 	case "probe":
 		return s.probe(o) + "\n"
+	case "where":
+		return s.where(o) + "\n"
 	case "grow":
 		return s.grow(o) + "\n"
 	case "commit":
@@ -361,6 +364,7 @@ func (s *script) openCache(o *operation) string {
 		blockSize: config.TokensPerBlock,
 		mirror:    map[wireKey]wireKey{},
 		names:     map[wireKey]string{},
+		ids:       map[bindings.BlockID]string{bindings.NoBlock: "root"},
 		sequences: map[string]*scriptSequence{},
 	}
 	return "ok"
@@ -475,7 +479,8 @@ func (s *script) probe(o *operation) string {
 func (s *script) grow(o *operation) string {
 	id := s.sequence(o.next()).id
 	var out [1]bindings.GrowResult
-	err := s.manager.Grow([]bindings.GrowItem{{Sequence: id, CapacityTokens: number(o.next())}}, out[:])
+	items := []bindings.GrowItem{{Sequence: id, CapacityTokens: number(o.next())}}
+	evicted, err := s.manager.GrowTold(items, out[:], make([]bindings.EvictedBlock, o.count("room", 0)))
 	switch r := &out[0]; {
 	case err != nil:
 		return outcome(err)
@@ -484,8 +489,54 @@ func (s *script) grow(o *operation) string {
 	case r.Err != nil:
 		return outcome(r.Err)
 	default:
-		return fmt.Sprintf("added %d, evicted %d", r.AddedPages, r.EvictedBlocks)
+		return fmt.Sprintf("added %d, evicted %d%s", r.AddedPages, r.EvictedBlocks, s.told(evicted))
 	}
+}
+
+// blockByID names a block by the tokens that where has met it with.
+func (s *script) blockByID(id bindings.BlockID) string {
+	if name, ok := s.ids[id]; ok {
+		return name
+	}
+	return "unknown"
+}
+
+func (s *script) told(evicted []bindings.EvictedBlock) string {
+	var text strings.Builder
+	for _, b := range evicted {
+		fmt.Fprintf(&text, "; %s under %s %s", s.blockByID(b.Block), s.blockByID(b.Parent), b.Reason)
+		if b.Announced {
+			text.WriteString(" announced")
+		}
+		if b.Copies != 0 {
+			fmt.Fprintf(&text, " copies %d", b.Copies)
+		}
+	}
+	return text.String()
+}
+
+func (s *script) where(o *operation) string {
+	prompt := bindings.Prompt{Tokens: tokenList(o.next()), Scope: scope(o), MustCompute: mustCompute(o)}
+	blocks, err := s.manager.Residency(prompt, nil)
+	if err != nil {
+		return outcome(err)
+	}
+	text := fmt.Sprintf("%d of %d", len(blocks), len(prompt.Tokens)/s.blockSize)
+	for i, b := range blocks {
+		s.ids[b.Block] = fmt.Sprint(prompt.Tokens[i*s.blockSize:][:s.blockSize])
+		separator := ", "
+		if i == 0 {
+			separator = ": "
+		}
+		text += fmt.Sprintf("%s%s copies %d", separator, s.blockByID(b.Block), b.Copies)
+		if b.Held {
+			text += " held"
+		}
+		if b.Announced {
+			text += " announced"
+		}
+	}
+	return text
 }
 
 func (s *script) commit(o *operation) string {

@@ -6,6 +6,8 @@
 package bindings
 
 import (
+	"math"
+
 	"github.com/kvcast/kvcast/cgo"
 )
 
@@ -86,6 +88,9 @@ type GrowResult struct {
 	// LeavingPages, with ErrNotNow: pages that nobody holds, but that fences keep
 	// from this sequence's stream, directly or through a block built on theirs.
 	LeavingPages int
+	// FirstEvicted is where the item's evicted blocks begin in what GrowTold
+	// returns; -1 if nothing was evicted or there was no room to tell it.
+	FirstEvicted int
 }
 
 // CommitItem appends tokens to a sequence.
@@ -185,17 +190,27 @@ func (m *Manager) Probe(prompts []Prompt, out []ProbeResult) error {
 // recently used blocks that nobody holds. Nothing is evicted unless the demand
 // is met.
 func (m *Manager) Grow(items []GrowItem, out []GrowResult) error {
+	_, err := m.GrowTold(items, out, nil)
+	return err
+}
+
+// GrowTold is Grow, and says which blocks went: in the memory of evicted, item
+// by item, children before parents. The blocks of an item are told whole or not
+// at all: the item's EvictedBlocks with FirstEvicted -1 says that they did not
+// fit. As many entries as the items ask for pages always suffice.
+func (m *Manager) GrowTold(items []GrowItem, out []GrowResult,
+	evicted []EvictedBlock) ([]EvictedBlock, error) {
 	if err := checkCounts(opGrow.name, len(items), len(out)); err != nil {
-		return err
+		return nil, err
 	}
 	for i := range items {
 		if items[i].CapacityTokens < 0 {
-			return argumentError(opGrow.name, "item %d: CapacityTokens is %d", i,
+			return nil, argumentError(opGrow.name, "item %d: CapacityTokens is %d", i,
 				items[i].CapacityTokens)
 		}
 	}
 	if err := m.enter(opGrow.name); err != nil {
-		return err
+		return nil, err
 	}
 	defer m.leave()
 	sc := m.scratch.get()
@@ -208,8 +223,10 @@ func (m *Manager) Grow(items []GrowItem, out []GrowResult) error {
 		}
 	}
 	sc.grown = sized(sc.grown, len(items))
-	if s := m.raw.SequencesGrow(sc.grow, sc.grown, &sc.err); s != cgo.OK {
-		return callError(opGrow.name, s, &sc.err)
+	sc.evicted = sized(sc.evicted, min(len(evicted), math.MaxUint32))
+	told, s := m.raw.SequencesGrow(sc.grow, sc.grown, sc.evicted, &sc.err)
+	if s != cgo.OK {
+		return nil, callError(opGrow.name, s, &sc.err)
 	}
 	for i := range sc.grown {
 		r := &sc.grown[i]
@@ -218,9 +235,13 @@ func (m *Manager) Grow(items []GrowItem, out []GrowResult) error {
 			AddedPages:    int(r.AddedPages),
 			EvictedBlocks: int(r.EvictedBlocks),
 			LeavingPages:  int(r.LeavingPages),
+			FirstEvicted:  -1,
+		}
+		if r.FirstEvicted != cgo.NotTold {
+			out[i].FirstEvicted = int(r.FirstEvicted)
 		}
 	}
-	return nil
+	return evictedBlocks(evicted, sc.evicted[:told]), nil
 }
 
 // Commit appends tokens whose KV values exist, or will once the sequence's

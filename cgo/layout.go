@@ -251,6 +251,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(GrowResult{}.EvictedBlocks) - unsafe.Sizeof(C.kvc_grow_result{}.evicted_blocks)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(GrowResult{}.LeavingPages) - unsafe.Offsetof(C.kvc_grow_result{}.leaving_pages)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(GrowResult{}.LeavingPages) - unsafe.Sizeof(C.kvc_grow_result{}.leaving_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(GrowResult{}.FirstEvicted) - unsafe.Offsetof(C.kvc_grow_result{}.first_evicted)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(GrowResult{}.FirstEvicted) - unsafe.Sizeof(C.kvc_grow_result{}.first_evicted)]struct{}{}
 
 	// kvc_commit_item
 	_ [0]struct{} = [unsafe.Sizeof(CommitItem{}) - unsafe.Sizeof(C.kvc_commit_item{})]struct{}{}
@@ -357,4 +359,37 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(HostFill{}.Page) - unsafe.Sizeof(C.kvc_host_fill{}.page)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(HostFill{}.Value) - unsafe.Offsetof(C.kvc_host_fill{}.value)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(HostFill{}.Value) - unsafe.Sizeof(C.kvc_host_fill{}.value)]struct{}{}
+
+	// kvc_evicted_block
+	_ [0]struct{} = [unsafe.Sizeof(EvictedBlock{}) - unsafe.Sizeof(C.kvc_evicted_block{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(EvictedBlock{}.Block) - unsafe.Offsetof(C.kvc_evicted_block{}.block)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(EvictedBlock{}.Block) - unsafe.Sizeof(C.kvc_evicted_block{}.block)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(EvictedBlock{}.Parent) - unsafe.Offsetof(C.kvc_evicted_block{}.parent)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(EvictedBlock{}.Parent) - unsafe.Sizeof(C.kvc_evicted_block{}.parent)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(EvictedBlock{}.Page) - unsafe.Offsetof(C.kvc_evicted_block{}.page)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(EvictedBlock{}.Page) - unsafe.Sizeof(C.kvc_evicted_block{}.page)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(EvictedBlock{}.Reason) - unsafe.Offsetof(C.kvc_evicted_block{}.reason)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(EvictedBlock{}.Reason) - unsafe.Sizeof(C.kvc_evicted_block{}.reason)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(EvictedBlock{}.Copies) - unsafe.Offsetof(C.kvc_evicted_block{}.copies)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(EvictedBlock{}.Copies) - unsafe.Sizeof(C.kvc_evicted_block{}.copies)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(EvictedBlock{}.Announced) - unsafe.Offsetof(C.kvc_evicted_block{}.announced)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(EvictedBlock{}.Announced) - unsafe.Sizeof(C.kvc_evicted_block{}.announced)]struct{}{}
+
+	// kvc_block_residency
+	_ [0]struct{} = [unsafe.Sizeof(BlockResidency{}) - unsafe.Sizeof(C.kvc_block_residency{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BlockResidency{}.Block) - unsafe.Offsetof(C.kvc_block_residency{}.block)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BlockResidency{}.Block) - unsafe.Sizeof(C.kvc_block_residency{}.block)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BlockResidency{}.Copies) - unsafe.Offsetof(C.kvc_block_residency{}.copies)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BlockResidency{}.Copies) - unsafe.Sizeof(C.kvc_block_residency{}.copies)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BlockResidency{}.Flags) - unsafe.Offsetof(C.kvc_block_residency{}.flags)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BlockResidency{}.Flags) - unsafe.Sizeof(C.kvc_block_residency{}.flags)]struct{}{}
+
+	// kvc_residency_result
+	_ [0]struct{} = [unsafe.Sizeof(ResidencyResult{}) - unsafe.Sizeof(C.kvc_residency_result{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ResidencyResult{}.Status) - unsafe.Offsetof(C.kvc_residency_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ResidencyResult{}.Status) - unsafe.Sizeof(C.kvc_residency_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ResidencyResult{}.ResidentBlocks) - unsafe.Offsetof(C.kvc_residency_result{}.resident_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ResidencyResult{}.ResidentBlocks) - unsafe.Sizeof(C.kvc_residency_result{}.resident_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ResidencyResult{}.FirstBlock) - unsafe.Offsetof(C.kvc_residency_result{}.first_block)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ResidencyResult{}.FirstBlock) - unsafe.Sizeof(C.kvc_residency_result{}.first_block)]struct{}{}
 )

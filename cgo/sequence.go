@@ -99,6 +99,8 @@ type GrowResult struct {
 	AddedPages    uint32
 	EvictedBlocks uint32
 	LeavingPages  uint32
+	FirstEvicted  uint32
+	_             uint32
 }
 
 // CommitItem is kvc_commit_item.
@@ -154,12 +156,18 @@ func (m Manager) Probe(prompts []Prompt, tokens []uint32, scopes []Scope, bytes 
 		(*C.kvc_probe_result)(unsafe.Pointer(unsafe.SliceData(results))), err.c()))
 }
 
-// SequencesGrow gives sequences room; results must be as long as items.
-func (m Manager) SequencesGrow(items []GrowItem, results []GrowResult, err *Error) Status {
+// SequencesGrow gives sequences room; results must be as long as items. It
+// returns how many entries of evicted it has written; evicted may be empty.
+func (m Manager) SequencesGrow(items []GrowItem, results []GrowResult, evicted []EvictedBlock,
+	err *Error) (int, Status) {
 	_ = results[:len(items)]
-	return Status(C.kvc_sequences_grow(m.c, C.uint32_t(len(items)),
+	var told C.uint32_t
+	s := C.kvc_sequences_grow(m.c, C.uint32_t(len(items)),
 		(*C.kvc_grow_item)(unsafe.Pointer(unsafe.SliceData(items))),
-		(*C.kvc_grow_result)(unsafe.Pointer(unsafe.SliceData(results))), err.c()))
+		(*C.kvc_grow_result)(unsafe.Pointer(unsafe.SliceData(results))),
+		(*C.kvc_evicted_block)(unsafe.Pointer(unsafe.SliceData(evicted))),
+		C.uint32_t(len(evicted)), &told, err.c())
+	return int(told), Status(s)
 }
 
 // SequencesCommit appends tokens; results must be as long as items.

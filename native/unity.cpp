@@ -16,5 +16,6 @@
 #include "native/src/page_pool.cpp"
 #include "native/src/prefix_tree.cpp"
 #include "native/src/release.cpp"
+#include "native/src/residency.cpp"
 #include "native/src/sequences.cpp"
 #include "native/src/sha256.cpp"

@@ -26,7 +26,7 @@ static void run(kvc_manager* pool, kvc_stream* stream) {
         &seq.status);
   kvc_grow_item room = {.sequence = seq.sequence, .capacity_tokens = 12};
   kvc_grow_result grown;
-  check(kvc_sequences_grow(pool, 1, &room, &grown, &err), &grown.status);
+  check(kvc_sequences_grow(pool, 1, &room, &grown, NULL, 0, NULL, &err), &grown.status);
   kvc_commit_item computed = {.sequence = seq.sequence, .token_count = 12};
   kvc_commit_result stored;
   check(kvc_sequences_commit(pool, 1, &computed, tokens, 12, &stored, &err), &stored.status);

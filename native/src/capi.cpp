@@ -6,8 +6,8 @@
 
 #include <cstddef>
 #include <cstring>
-#include <memory>
 
+#include "native/src/capi_call.h"
 #include "native/src/handles.h"
 #include "native/src/manager.h"
 #include "native/src/status.h"
@@ -21,70 +21,15 @@ static_assert(sizeof(kvc_fence) == 16);
 static_assert(sizeof(kvc_prompt) == 32 && offsetof(kvc_prompt, scope) == 24);
 static_assert(sizeof(kvc_create_result) == 88 && offsetof(kvc_create_result, waits) == 24);
 static_assert(sizeof(kvc_probe_result) == 16);
-static_assert(sizeof(kvc_grow_item) == 16 && sizeof(kvc_grow_result) == 16);
+static_assert(sizeof(kvc_grow_item) == 16 && sizeof(kvc_grow_result) == 24);
+static_assert(sizeof(kvc_evicted_block) == 32 && offsetof(kvc_evicted_block, page) == 16);
+static_assert(sizeof(kvc_residency_result) == 16 && sizeof(kvc_block_residency) == 16);
 static_assert(sizeof(kvc_commit_item) == 24);
 static_assert(sizeof(kvc_commit_result) == 96 && offsetof(kvc_commit_result, waits) == 32);
 static_assert(sizeof(kvc_sequence_info) == 40);
 static_assert(sizeof(kvc_stats) == 8 + 22 * 8);
 static_assert(sizeof(kvc_resident_block) == 48 && offsetof(kvc_resident_block, digest) == 16);
 static_assert(sizeof(kvc_host_fill) == 16);
-
-struct kvc_manager {
-  explicit kvc_manager(const kvc_config& config, std::shared_ptr<kvcast::EventSink> sink)
-      : core(config, std::move(sink)) {}
-  kvcast::Manager core;
-};
-
-namespace {
-namespace capi {
-
-using kvcast::ClearError;
-using kvcast::Error;
-using kvcast::Fail;
-using kvcast::Guard;
-
-void Require(bool condition, const char* message) {
-  if (!condition) throw Error(KVC_INVALID_ARGUMENT, message);
-}
-
-template <typename T>
-void RequireArray(const T* array, uint64_t count, const char* message) {
-  Require(array != nullptr || count == 0, message);
-}
-
-// Copies the part of a caller's struct that both sides know. An older caller
-// leaves the rest at its defaults; a newer one knows things we cannot do.
-template <typename T>
-void ReadSized(T* mine, const T* theirs, const char* what) {
-  Require(theirs != nullptr, what);
-  Require(theirs->struct_size >= sizeof(uint32_t) && theirs->struct_size <= sizeof(T), what);
-  std::memcpy(mine, theirs, theirs->struct_size);
-  mine->struct_size = sizeof(T);
-}
-
-kvcast::PromptArrays Arrays(const kvc_prompt* prompts, uint32_t count, const uint32_t* tokens,
-                            uint64_t token_count, const kvc_scope* scopes, uint32_t scope_count,
-                            const uint8_t* bytes, uint64_t byte_count) {
-  RequireArray(prompts, count, "prompts[] is NULL");
-  RequireArray(tokens, token_count, "tokens[] is NULL");
-  RequireArray(scopes, scope_count, "scopes[] is NULL");
-  RequireArray(bytes, byte_count, "bytes[] is NULL");
-  static const uint32_t kNoTokens = 0;
-  return {
-      tokens != nullptr ? tokens : &kNoTokens, token_count, scopes, scope_count, bytes, byte_count};
-}
-
-template <typename Body>
-kvc_status Call(kvc_manager* manager, kvc_error* error, Body&& body) noexcept {
-  ClearError(error);
-  return Guard(error, [&] {
-    Require(manager != nullptr, "the manager is NULL");
-    return body(manager->core);
-  });
-}
-
-}  // namespace capi
-}  // namespace
 
 extern "C" {
 
@@ -215,12 +160,33 @@ kvc_status kvc_probe(kvc_manager* manager, uint32_t count, const kvc_prompt* pro
   });
 }
 
+kvc_status kvc_residency(kvc_manager* manager, uint32_t count, const kvc_prompt* prompts,
+                         const uint32_t* tokens, uint64_t token_count, const kvc_scope* scopes,
+                         uint32_t scope_count, const uint8_t* bytes, uint64_t byte_count,
+                         uint64_t block_capacity, kvc_block_residency* blocks,
+                         kvc_residency_result* results, kvc_error* error) KVC_NOEXCEPT {
+  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+    const auto in =
+        capi::Arrays(prompts, count, tokens, token_count, scopes, scope_count, bytes, byte_count);
+    capi::RequireArray(blocks, block_capacity, "blocks[] is NULL");
+    capi::RequireArray(results, count, "results[] is NULL");
+    core.Residency(count, prompts, in, block_capacity, blocks, results, error);
+    return KVC_OK;
+  });
+}
+
 kvc_status kvc_sequences_grow(kvc_manager* manager, uint32_t count, const kvc_grow_item* items,
-                              kvc_grow_result* results, kvc_error* error) KVC_NOEXCEPT {
+                              kvc_grow_result* results, kvc_evicted_block* evicted,
+                              uint32_t evicted_capacity, uint32_t* evicted_count,
+                              kvc_error* error) KVC_NOEXCEPT {
   return capi::Call(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(items, count, "items[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
-    core.Grow(count, items, results, error);
+    capi::RequireArray(evicted, evicted_capacity, "evicted[] is NULL");
+    capi::RequireArray(evicted_count, evicted_capacity, "evicted_count is NULL");
+    kvcast::EvictedList told{evicted, evicted_capacity};
+    core.Grow(count, items, results, error, &told);
+    if (evicted_count != nullptr) *evicted_count = told.count;
     return KVC_OK;
   });
 }

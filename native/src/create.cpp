@@ -145,31 +145,6 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
   return KVC_OK;
 }
 
-uint64_t Manager::ProbeOne(const uint32_t* tokens, uint64_t blocks, const ScopeView& scope) {
-  std::shared_lock<WriterFirstMutex> lock(mutex_);
-  Match match;
-  match.root = tree_.FindRoot(scope);
-  if (match.root == kNil) return 0;
-  match.last = RootParent(match.root);
-  match.last_hash = tree_.root(match.root).hash;
-  while (match.blocks < blocks) {
-    const uint64_t before = match.blocks;
-    const uint64_t step =
-        std::min(blocks - before, std::clamp(sequences::kProbeYieldTokens / block_size_,
-                                             uint64_t{1}, sequences::kProbeYield));
-    Walk(&match, tokens + before * block_size_, step, [](const NodeId*, uint32_t) {});
-    if (match.blocks - before < step || match.blocks == blocks) break;
-    if (hooks_.on_probe_step != nullptr) hooks_.on_probe_step(hooks_.context);
-    if (!mutex_.writer_waiting()) continue;
-    const uint32_t generation = tree_.node(match.last).generation;
-    lock.unlock();
-    lock.lock();
-    // A node that is still the same still has the whole path before it.
-    if (!tree_.alive(match.last) || tree_.node(match.last).generation != generation) break;
-  }
-  return match.blocks;
-}
-
 void Manager::Create(uint32_t count, const kvc_prompt* prompts, const PromptArrays& in,
                      kvc_create_result* results, kvc_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
@@ -187,8 +162,9 @@ void Manager::Probe(uint32_t count, const kvc_prompt* prompts, const PromptArray
     uint64_t blocks = 0;
     results[i].status = ValidatePrompt(prompts[i], in, &scope, &blocks, error);
     if (results[i].status != KVC_OK) continue;
-    results[i].matched_tokens =
-        ProbeOne(in.tokens + prompts[i].token_offset, blocks, scope) * block_size_;
+    results[i].matched_tokens = ProbeOne(in.tokens + prompts[i].token_offset, blocks, scope,
+                                         [](const NodeId*, uint32_t) {}) *
+                                block_size_;
   }
 }
 

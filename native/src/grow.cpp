@@ -47,7 +47,8 @@ kvc_status Manager::NotNow(kvc_grow_result* result, kvc_error* error) {
                          "have been reached");
 }
 
-kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, kvc_error* error) {
+kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, EvictedList* told,
+                            kvc_error* error) {
   using sequences::Item;
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   Heal(4);
@@ -98,6 +99,11 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
     victims_.clear();
     throw;
   }
+  kvc_evicted_block* tell = told != nullptr ? told->Room(demand) : nullptr;
+  if (tell != nullptr) {
+    result->first_evicted = told->count;
+    told->count += demand;
+  }
   // Apply. Pages that need no eviction come first: their ids are older.
   for (uint32_t i = 0; i < need - demand; ++i) seq->pages.push_back(pages_.Take(seq->slot));
   for (size_t i = 0; i < victims_.size(); ++i) {
@@ -107,6 +113,7 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
       if (!IsRoot(ahead.parent)) __builtin_prefetch(&tree_.node(ahead.parent), 1);
     }
     const PageId page = tree_.node(victims_[i]).page;
+    if (tell != nullptr) Describe(victims_[i], KVC_EVICTED_CAPACITY, tell++);
     ForgetNode(victims_[i]);
     pages_.Seize(page);
     seq->pages.push_back(page);
@@ -122,11 +129,12 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
 }
 
 void Manager::Grow(uint32_t count, const kvc_grow_item* items, kvc_grow_result* results,
-                   kvc_error* error) {
+                   kvc_error* error, EvictedList* told) {
   for (uint32_t i = 0; i < count; ++i) {
     results[i] = {};
+    results[i].first_evicted = KVC_NOT_TOLD;
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    results[i].status = Guard(story, [&] { return GrowOne(items[i], &results[i], story); });
+    results[i].status = Guard(story, [&] { return GrowOne(items[i], &results[i], told, story); });
   }
 }
 

@@ -237,6 +237,17 @@ void Manager::ForgetNode(NodeId id) {
   tree_.Erase(id);
 }
 
+// Before the node is forgotten: afterwards there is nothing to tell of.
+void Manager::Describe(NodeId id, kvc_evicted_reason reason, kvc_evicted_block* out) const {
+  const Node& n = tree_.node(id);
+  *out = {};
+  out->block = BlockId(id);
+  out->parent = IsRoot(n.parent) ? KVC_NO_BLOCK : BlockId(n.parent);
+  out->page = n.page;
+  out->reason = reason;
+  out->announced = n.announce == Announce::kAnnounced ? 1 : 0;
+}
+
 // Before any id of the removed nodes can be taken again.
 void Manager::FlushRemovals() {
   if (removals_.empty()) return;

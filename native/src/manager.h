@@ -47,6 +47,18 @@ struct PromptArrays {
   uint64_t byte_count = 0;
 };
 
+// Where a call tells what it evicted: the caller's array.
+struct EvictedList {
+  kvc_evicted_block* blocks = nullptr;
+  uint32_t capacity = 0;
+  uint32_t count = 0;
+
+  // Room for `wanted` blocks, whole or not at all.
+  [[nodiscard]] kvc_evicted_block* Room(uint32_t wanted) const {
+    return wanted != 0 && wanted <= capacity - count ? blocks + count : nullptr;
+  }
+};
+
 // What tests may turn and users may not.
 struct ManagerTestHooks {
   uint32_t hash_bits = 61;  // fewer make the tree's hash collide
@@ -69,7 +81,11 @@ class Manager final : public SinkHost {
               kvc_create_result* results, kvc_error* error);
   void Probe(uint32_t count, const kvc_prompt* prompts, const PromptArrays& in,
              kvc_probe_result* results, kvc_error* error);
-  void Grow(uint32_t count, const kvc_grow_item* items, kvc_grow_result* results, kvc_error* error);
+  void Residency(uint32_t count, const kvc_prompt* prompts, const PromptArrays& in,
+                 uint64_t block_capacity, kvc_block_residency* blocks,
+                 kvc_residency_result* results, kvc_error* error);
+  void Grow(uint32_t count, const kvc_grow_item* items, kvc_grow_result* results, kvc_error* error,
+            EvictedList* told = nullptr);
   void Commit(uint32_t count, const kvc_commit_item* items, const uint32_t* tokens,
               uint64_t token_count, kvc_commit_result* results, kvc_error* error);
   void Release(uint32_t count, const uint64_t* sequences, kvc_status* results, kvc_error* error);
@@ -123,6 +139,10 @@ class Manager final : public SinkHost {
   void UnlinkDeferred(NodeId id);
   void Announce(ParentId parent, const NodeId* nodes, uint32_t count);
   void ForgetNode(NodeId id);
+  [[nodiscard]] uint64_t BlockId(NodeId id) const {
+    return uint64_t{tree_.node(id).generation} << 32 | id;
+  }
+  void Describe(NodeId id, kvc_evicted_reason reason, kvc_evicted_block* out) const;
   void FlushRemovals();
 
   // create.cpp
@@ -132,10 +152,13 @@ class Manager final : public SinkHost {
   void Walk(Match* match, const uint32_t* tokens, uint64_t blocks, Visit&& visit) const;
   kvc_status CreateOne(const kvc_prompt& prompt, const PromptArrays& in, kvc_create_result* result,
                        kvc_error* error);
-  uint64_t ProbeOne(const uint32_t* tokens, uint64_t blocks, const ScopeView& scope);
+  template <typename Visit>
+  uint64_t ProbeOne(const uint32_t* tokens, uint64_t blocks, const ScopeView& scope,
+                    Visit&& visit) const;
 
   // grow.cpp
-  kvc_status GrowOne(const kvc_grow_item& item, kvc_grow_result* result, kvc_error* error);
+  kvc_status GrowOne(const kvc_grow_item& item, kvc_grow_result* result, EvictedList* told,
+                     kvc_error* error);
   [[nodiscard]] uint32_t PlanVictims(uint32_t demand, uint32_t slot);
   kvc_status NotNow(kvc_grow_result* result, kvc_error* error);
 

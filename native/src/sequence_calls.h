@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <shared_mutex>
 
 #include "native/src/manager.h"
 #include "native/src/status.h"
@@ -92,6 +93,35 @@ void Manager::Walk(Match* match, const uint32_t* tokens, uint64_t blocks, Visit&
     done += count;
     chunk = full_chunk;
   }
+}
+
+// Looks the prompt up under the shared lock, which writers may take in between;
+// hands what it finds to visit(ids, count).
+template <typename Visit>
+uint64_t Manager::ProbeOne(const uint32_t* tokens, uint64_t blocks, const ScopeView& scope,
+                           Visit&& visit) const {
+  std::shared_lock<WriterFirstMutex> lock(mutex_);
+  Match match;
+  match.root = tree_.FindRoot(scope);
+  if (match.root == kNil) return 0;
+  match.last = RootParent(match.root);
+  match.last_hash = tree_.root(match.root).hash;
+  while (match.blocks < blocks) {
+    const uint64_t before = match.blocks;
+    const uint64_t step =
+        std::min(blocks - before, std::clamp(sequences::kProbeYieldTokens / block_size_,
+                                             uint64_t{1}, sequences::kProbeYield));
+    Walk(&match, tokens + before * block_size_, step, visit);
+    if (match.blocks - before < step || match.blocks == blocks) break;
+    if (hooks_.on_probe_step != nullptr) hooks_.on_probe_step(hooks_.context);
+    if (!mutex_.writer_waiting()) continue;
+    const uint32_t generation = tree_.node(match.last).generation;
+    lock.unlock();
+    lock.lock();
+    // A node that is still the same still has the whole path before it.
+    if (!tree_.alive(match.last) || tree_.node(match.last).generation != generation) break;
+  }
+  return match.blocks;
 }
 
 }  // namespace kvcast

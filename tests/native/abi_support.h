@@ -98,6 +98,12 @@ class PromptList {
                      scopes_.data(), static_cast<uint32_t>(scopes_.size()), bytes_.data(),
                      bytes_.size(), results, error);
   }
+  kvc_status Residency(kvc_manager* manager, std::vector<kvc_block_residency>* blocks,
+                       kvc_residency_result* results, kvc_error* error) const {
+    return kvc_residency(manager, count(), prompts_.data(), tokens_.data(), tokens_.size(),
+                         scopes_.data(), static_cast<uint32_t>(scopes_.size()), bytes_.data(),
+                         bytes_.size(), blocks->size(), blocks->data(), results, error);
+  }
 
  private:
   [[nodiscard]] uint32_t count() const { return static_cast<uint32_t>(prompts_.size()); }
@@ -186,11 +192,29 @@ class Cache {
     if (status != KVC_OK) result.status = status;
     return result;
   }
-  kvc_grow_result Grow(uint64_t id, uint64_t capacity_tokens) {
+  // The resident blocks of a prompt.
+  kvc_residency_result Residency(const std::vector<uint32_t>& tokens, const ScopeSpec& scope,
+                                 uint32_t must_compute, std::vector<kvc_block_residency>* blocks) {
+    PromptList prompts;
+    prompts.Add(tokens, scope, must_compute, 0);
+    kvc_residency_result result{};
+    blocks->resize(tokens.size() / options_.block);
+    const kvc_status status = prompts.Residency(manager_, blocks, &result, nullptr);
+    if (status != KVC_OK) result.status = status;
+    blocks->resize(result.status == KVC_OK ? result.resident_blocks : 0);
+    return result;
+  }
+  // `told`, as long as it comes, takes what was evicted.
+  kvc_grow_result Grow(uint64_t id, uint64_t capacity_tokens,
+                       std::vector<kvc_evicted_block>* told = nullptr) {
     const kvc_grow_item item{id, capacity_tokens};
     kvc_grow_result result{};
-    const kvc_status status = kvc_sequences_grow(manager_, 1, &item, &result, nullptr);
+    uint32_t count = 0;
+    const kvc_status status = kvc_sequences_grow(
+        manager_, 1, &item, &result, told != nullptr ? told->data() : nullptr,
+        told != nullptr ? static_cast<uint32_t>(told->size()) : 0, &count, nullptr);
     if (status != KVC_OK) result.status = status;
+    if (told != nullptr) told->resize(count);
     return result;
   }
   kvc_commit_result Commit(uint64_t id, const uint32_t* tokens, uint64_t count) {

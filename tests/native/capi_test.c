@@ -65,7 +65,7 @@ static kvc_grow_result grow(kvc_manager* m, uint64_t sequence, uint64_t tokens) 
   kvc_grow_result result;
   item.sequence = sequence;
   item.capacity_tokens = tokens;
-  CHECK_OK(kvc_sequences_grow(m, 1, &item, &result, &err));
+  CHECK_OK(kvc_sequences_grow(m, 1, &item, &result, NULL, 0, NULL, &err));
   CHECK(result.status == KVC_OK || err.status == result.status);
   return result;
 }
@@ -218,12 +218,40 @@ int main(void) {
     CHECK(release(m, a.sequence) == KVC_OK && release(m, b.sequence) == KVC_OK);
   }
 
+  PHASE("where blocks are, and which were evicted");
+  {
+    kvc_prompt prompt;
+    kvc_residency_result where;
+    kvc_block_residency block;
+    kvc_evicted_block evicted;
+    kvc_grow_item item;
+    kvc_grow_result result;
+    uint32_t told = 9;
+    kvc_create_result a = create(m, NULL, 0, 0);
+    memset(&prompt, 0, sizeof prompt);
+    prompt.token_count = 8;
+    prompt.scope = KVC_NO_SCOPE;
+    CHECK_OK(kvc_residency(m, 1, &prompt, tokens, 8, NULL, 0, NULL, 0, 0, NULL, &where, &err));
+    CHECK(where.status == KVC_INVALID_ARGUMENT && where.resident_blocks == 1);
+    CHECK_OK(kvc_residency(m, 1, &prompt, tokens, 8, NULL, 0, NULL, 0, 1, &block, &where, &err));
+    CHECK(where.status == KVC_OK && where.resident_blocks == 1 && where.first_block == 0);
+    CHECK(block.copies == 1 && block.flags == KVC_BLOCK_ANNOUNCED);
+    item.sequence = a.sequence;
+    item.capacity_tokens = 8 * kBlock;
+    CHECK(kvc_sequences_grow(m, 1, &item, &result, NULL, 1, &told, &err) == KVC_INVALID_ARGUMENT);
+    CHECK_OK(kvc_sequences_grow(m, 1, &item, &result, &evicted, 1, &told, &err));
+    CHECK(result.evicted_blocks == 1 && result.first_evicted == 0 && told == 1);
+    CHECK(evicted.block == block.block && evicted.parent == KVC_NO_BLOCK);
+    CHECK(evicted.reason == KVC_EVICTED_CAPACITY && evicted.copies == 0 && evicted.announced == 1);
+    CHECK(release(m, a.sequence) == KVC_OK);
+  }
+
   PHASE("removals and reset");
   {
     kvc_borrowed_batch batch;
     CHECK_OK(kvc_stream_drain(stream, 0, 0, &batch, &err));
     CHECK(batch.event_count == 1 && batch.events[0].kind == KVC_EVENT_REMOVED);
-    CHECK((int64_t)batch.hashes[0] == INT64_C(1735720619063549889));
+    CHECK(batch.hash_count == 2 && (int64_t)batch.hashes[0] == INT64_C(1735720619063549889));
     CHECK_OK(kvc_manager_reset(m, &err));
     CHECK_OK(kvc_stream_drain(stream, 0, 0, &batch, &err));
     CHECK(batch.event_count == 1 && batch.events[0].kind == KVC_EVENT_CLEARED);

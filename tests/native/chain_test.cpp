@@ -174,7 +174,7 @@ TEST(Chain, DetachOnASmallStack) {
               KVC_OK);
     const kvc_grow_item grow{made.sequence, kBlocks};
     kvc_grow_result grown{};
-    EXPECT_EQ(kvc_sequences_grow(manager, 1, &grow, &grown, nullptr), KVC_OK);
+    EXPECT_EQ(kvc_sequences_grow(manager, 1, &grow, &grown, nullptr, 0, nullptr, nullptr), KVC_OK);
     const kvc_commit_item commit{made.sequence, 0, kBlocks};
     kvc_commit_result committed{};
     EXPECT_EQ(

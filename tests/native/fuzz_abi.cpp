@@ -167,6 +167,7 @@ class Session {
     // A smaller struct_size leaves the members behind it at their defaults.
     if (config.struct_size != sizeof config) {
       drained_wrong_ = true;
+      pages_ = 20000;
     }
     mirror_ = std::make_unique<WireMirror>(form_, block_);
     return true;
@@ -194,7 +195,8 @@ class Session {
       case 12:
         return Get();
       case 13:
-        if (in_.OneIn(4)) Sane(kvc_manager_reset(manager_, nullptr));
+        if (!in_.OneIn(4)) return Retention();
+        Sane(kvc_manager_reset(manager_, nullptr));
         return;
       case 14:
       case 15:
@@ -339,11 +341,50 @@ class Session {
       if (in_.OneIn(16)) item.capacity_tokens = in_.Nasty();
     }
     std::vector<kvc_grow_result> results(items.size());
+    std::vector<kvc_evicted_block> evicted(in_.Below(8));
+    const auto room = static_cast<uint32_t>(evicted.size());
+    uint32_t told = 0;
     kvc_error* error = MaybeError();
-    Sane(kvc_sequences_grow(manager_, static_cast<uint32_t>(items.size()), items.data(),
-                            results.data(), error),
-         error);
-    for (const kvc_grow_result& r : results) Sane(r.status);
+    const kvc_status status =
+        Sane(kvc_sequences_grow(manager_, static_cast<uint32_t>(items.size()), items.data(),
+                                results.data(), evicted.data(), room, &told, error),
+             error);
+    if (status != KVC_OK) return;
+    uint32_t next = 0;
+    for (const kvc_grow_result& r : results) {
+      Sane(r.status);
+      if (r.first_evicted == KVC_NOT_TOLD) {
+        Require(r.evicted_blocks == 0 || r.evicted_blocks > room - next, "evicted and not told");
+      } else {
+        Require(r.evicted_blocks != 0 && r.first_evicted == next, "told in the wrong place");
+        next += r.evicted_blocks;
+      }
+    }
+    Require(told == next && told <= room, "told another number of blocks");
+    for (uint32_t i = 0; i < told; ++i) {
+      Require(evicted[i].page < pages_ && evicted[i].block != evicted[i].parent, "an odd block");
+    }
+  }
+  // Where blocks are.
+  void Retention() {
+    const Prompts p = MakePrompts();
+    const auto count = static_cast<uint32_t>(p.prompts.size());
+    std::vector<kvc_residency_result> results(count);
+    std::vector<kvc_block_residency> blocks(in_.Below(20));
+    kvc_error* error = MaybeError();
+    const kvc_status status =
+        Sane(kvc_residency(manager_, count, p.prompts.data(), p.tokens.data(), p.tokens.size(),
+                           p.scopes.data(), static_cast<uint32_t>(p.scopes.size()), p.bytes.data(),
+                           p.bytes.size(), blocks.size(), blocks.data(), results.data(), error),
+             error);
+    if (status != KVC_OK) return;
+    for (const kvc_residency_result& r : results) {
+      if (Sane(r.status) != KVC_OK) continue;
+      Require(r.first_block + r.resident_blocks <= blocks.size(), "more blocks than there is room");
+      for (uint32_t i = 0; i < r.resident_blocks; ++i) {
+        Require(blocks[r.first_block + i].copies == 1, "a resident block without a copy");
+      }
+    }
   }
   void Commit() {
     std::vector<kvc_commit_item> items(in_.Below(3));
@@ -491,8 +532,8 @@ class Session {
         return;
       }
       case 3:
-        Require(Sane(kvc_sequences_grow(manager_, 1, nullptr, nullptr, error), error) ==
-                    KVC_INVALID_ARGUMENT,
+        Require(Sane(kvc_sequences_grow(manager_, 1, nullptr, nullptr, nullptr, 0, nullptr, error),
+                     error) == KVC_INVALID_ARGUMENT,
                 "NULL items");
         return;
       case 4:

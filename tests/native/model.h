@@ -52,6 +52,7 @@ struct ModelBlock {
   const ModelScope* scope = nullptr;
   uint32_t children = 0;
   ModelPageRef page;
+  uint64_t id = KVC_NO_BLOCK;  // once it has been seen
 };
 using ModelBlockRef = std::shared_ptr<ModelBlock>;
 
@@ -171,6 +172,7 @@ class Model {
     uint32_t evicted = 0;
     uint32_t leaving_min = 0;  // bounds, NOT_NOW only
     uint32_t leaving_max = 0;
+    std::vector<ModelBlockRef> victims;  // the blocks that went, in order
   };
   Grown Grow(ModelSequence& s, uint64_t capacity_tokens) {
     Grown result;
@@ -230,6 +232,7 @@ class Model {
       s.pages.push_back(NewPage());
     }
     for (const ModelBlockRef& block : victims) {
+      result.victims.push_back(block);
       Evict(block);
       s.pages.push_back(NewPage());
     }

@@ -60,6 +60,7 @@ class Draw {
 enum class Kind : uint32_t {
   kCreate,
   kProbe,
+  kWhere,
   kGrow,
   kCommit,
   kRequest,
@@ -75,9 +76,9 @@ enum class Kind : uint32_t {
   kSettle,
 };
 const char* Name(Kind kind) {
-  static const char* const kNames[] = {"create",   "probe",     "grow",         "commit", "request",
-                                       "scribble", "release",   "release many", "stale",  "reset",
-                                       "advance",  "turn over", "drain",        "quiet",  "settle"};
+  static const char* const kNames[] = {
+      "create",       "probe", "where", "grow",    "commit",    "request", "scribble", "release",
+      "release many", "stale", "reset", "advance", "turn over", "drain",   "quiet",    "settle"};
   return kNames[static_cast<uint32_t>(kind)];
 }
 
@@ -116,11 +117,11 @@ RunSetup RandomRunSetup(Draw& draw) {
 Operation RandomOperation(Draw& draw) {
   // What should happen often stands here more than once.
   static const std::vector<Kind> kKinds = {
-      Kind::kCreate,  Kind::kProbe,   Kind::kGrow,        Kind::kGrow,    Kind::kCommit,
-      Kind::kCommit,  Kind::kRequest, Kind::kRequest,     Kind::kRequest, Kind::kScribble,
-      Kind::kRelease, Kind::kRelease, Kind::kReleaseMany, Kind::kStale,   Kind::kReset,
-      Kind::kAdvance, Kind::kAdvance, Kind::kTurnOver,    Kind::kDrain,   Kind::kDrain,
-      Kind::kQuiet,   Kind::kSettle};
+      Kind::kCreate,   Kind::kProbe,   Kind::kWhere,   Kind::kGrow,        Kind::kGrow,
+      Kind::kCommit,   Kind::kCommit,  Kind::kRequest, Kind::kRequest,     Kind::kRequest,
+      Kind::kScribble, Kind::kRelease, Kind::kRelease, Kind::kReleaseMany, Kind::kStale,
+      Kind::kReset,    Kind::kAdvance, Kind::kAdvance, Kind::kTurnOver,    Kind::kDrain,
+      Kind::kDrain,    Kind::kQuiet,   Kind::kSettle};
   const Kind kind = draw.From(kKinds);
   return {kind, draw.Next()};
 }
@@ -167,6 +168,9 @@ class Lockstep {
         break;
       case Kind::kProbe:
         Probe(draw);
+        break;
+      case Kind::kWhere:
+        Where(draw);
         break;
       case Kind::kGrow:
         Grow(draw);
@@ -367,6 +371,44 @@ class Lockstep {
     Same("probe", r.status, KVC_OK);
     Equal("probe", r.matched_tokens, model_.Match(*scope, tokens, must).size() * model_.block());
   }
+  void Where(Draw& draw) {
+    const ModelScope* scope = nullptr;
+    const std::vector<uint32_t> tokens = RandomPrompt(draw, &scope);
+    const uint32_t must = RandomMust(draw);
+    std::vector<kvc_block_residency> got;
+    Same("residency", cache_.Residency(tokens, scope->spec, must, &got).status, KVC_OK);
+    const std::vector<ModelBlockRef> want = model_.Match(*scope, tokens, must);
+    Equal("resident blocks of a prompt", got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      Equal("copies", got[i].copies, 1);
+      Equal("held", (got[i].flags & KVC_BLOCK_HELD) != 0, want[i]->page->holders != 0);
+      Meet(*want[i], got[i].block);
+    }
+  }
+  // A block keeps its id, and no other block ever gets it.
+  void Meet(ModelBlock& block, uint64_t id) {
+    if (block.id == KVC_NO_BLOCK && ids_.insert(id).second) block.id = id;
+    Equal("block id", id, block.id);
+  }
+  // What the library told of evicted blocks.
+  void CheckTold(const kvc_grow_result& r, const std::vector<kvc_evicted_block>& told, size_t room,
+                 const std::vector<ModelBlockRef>& victims) {
+    const bool all = !victims.empty() && victims.size() <= room;
+    Equal("first evicted", r.first_evicted, all ? 0 : KVC_NOT_TOLD);
+    Equal("evicted blocks told", told.size(), all ? victims.size() : 0);
+    for (size_t i = 0; i < told.size(); ++i) {
+      ModelBlock& block = *victims[i];
+      Equal("page of an evicted block", told[i].page, block.page->id);
+      Equal("copies of an evicted block", told[i].copies, 0);
+      Equal("reason of an eviction", told[i].reason, KVC_EVICTED_CAPACITY);
+      Meet(block, told[i].block);
+      if (block.parent == nullptr) {
+        Equal("parent of a first block", told[i].parent, KVC_NO_BLOCK);
+      } else {
+        Meet(*block.parent, told[i].parent);
+      }
+    }
+  }
   void Grow(Draw& draw) {
     ModelSequence* s = Pick(draw);
     if (s == nullptr) return;
@@ -376,11 +418,15 @@ class Lockstep {
     GrowTo(*s, capacity);
   }
   bool GrowTo(ModelSequence& s, uint64_t capacity) {
-    const kvc_grow_result r = cache_.Grow(s.id, capacity);
+    // Room for all or not quite, now and then none.
+    const size_t room = capacity % 3 == 0 ? model_.total() : capacity % 5;
+    std::vector<kvc_evicted_block> told(room);
+    const kvc_grow_result r = cache_.Grow(s.id, capacity, &told);
     const Model::Grown want = model_.Grow(s, capacity);
     Same("grow", r.status, want.status);
     Equal("added pages", r.added_pages, want.added);
     Equal("evicted blocks", r.evicted_blocks, want.evicted);
+    CheckTold(r, told, room, want.victims);
     if (r.leaving_pages < want.leaving_min || r.leaving_pages > want.leaving_max) {
       Fail("leaving pages: " + std::to_string(r.leaving_pages) + ", the model says " +
            std::to_string(want.leaving_min) + " to " + std::to_string(want.leaving_max));
@@ -641,6 +687,7 @@ class Lockstep {
   WireMirror mirror_;
   std::map<WireKey, std::pair<WireKey, const ModelKnown*>> known_;
   std::vector<uint64_t> stale_;
+  std::set<uint64_t> ids_;  // of blocks
 };
 
 // What the runs have met, so that a test which meets nothing fails.

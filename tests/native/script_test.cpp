@@ -139,6 +139,7 @@ class Script {
     if (cache_ == nullptr) Bad("open comes first");
     if (op.name == "create") return Create(op);
     if (op.name == "probe") return Probe(op);
+    if (op.name == "where") return Where(op);
     if (op.name == "grow") return Grow(op);
     if (op.name == "commit") return Commit(op);
     if (op.name == "release") return Release(op);
@@ -182,6 +183,7 @@ class Script {
     sequences_.clear();
     streams_.clear();
     names_.clear();
+    ids_.clear();
     cache_ = std::make_unique<Cache>(options);
     mirror_ = std::make_unique<WireMirror>(options.form, options.block);
     return Line("ok");
@@ -261,13 +263,51 @@ class Script {
   }
   std::string Grow(Operation& op) {
     const uint64_t id = Sequence(op.Next()).id;
-    const kvc_grow_result r = cache_->Grow(id, Number(op.Next()));
+    const uint64_t tokens = Number(op.Next());
+    std::vector<kvc_evicted_block> told(op.Count("room", 0));
+    const kvc_grow_result r = cache_->Grow(id, tokens, &told);
     if (r.status == KVC_NOT_NOW) {
       return Line("not now, leaving " + std::to_string(r.leaving_pages));
     }
     if (r.status != KVC_OK) return Line(Status(r.status));
     return Line("added " + std::to_string(r.added_pages) + ", evicted " +
-                std::to_string(r.evicted_blocks));
+                std::to_string(r.evicted_blocks) + Told(told));
+  }
+  // Blocks by the tokens that `where` has met them with.
+  std::string BlockById(uint64_t id) {
+    if (id == KVC_NO_BLOCK) return "root";
+    const auto at = ids_.find(id);
+    return at == ids_.end() ? "unknown" : at->second;
+  }
+  std::string Told(const std::vector<kvc_evicted_block>& told) {
+    static const std::map<kvc_evicted_reason, std::string> kReasons = {
+        {KVC_EVICTED_CAPACITY, "capacity"}};
+    std::string text;
+    for (const kvc_evicted_block& block : told) {
+      text += "; " + BlockById(block.block) + " under " + BlockById(block.parent) + " " +
+              kReasons.at(block.reason);
+      if (block.announced != 0) text += " announced";
+      if (block.copies != 0) text += " copies " + std::to_string(block.copies);
+    }
+    return text;
+  }
+  std::string Where(Operation& op) {
+    const std::vector<uint32_t> tokens = Tokens(op.Next());
+    const ScopeSpec scope = Scope(op);
+    std::vector<kvc_block_residency> blocks;
+    const kvc_residency_result r = cache_->Residency(tokens, scope, MustCompute(op), &blocks);
+    if (r.status != KVC_OK) return Line(Status(r.status));
+    const uint32_t size = cache_->options().block;
+    std::string text =
+        std::to_string(blocks.size()) + " of " + std::to_string(tokens.size() / size);
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      ids_[blocks[i].block] = BlockName(&tokens[i * size], size);
+      text += (i == 0 ? ": " : ", ") + BlockById(blocks[i].block) + " copies " +
+              std::to_string(blocks[i].copies);
+      if ((blocks[i].flags & KVC_BLOCK_HELD) != 0) text += " held";
+      if ((blocks[i].flags & KVC_BLOCK_ANNOUNCED) != 0) text += " announced";
+    }
+    return Line(text);
   }
   std::string Commit(Operation& op) {
     const std::string name = op.Next();
@@ -497,6 +537,7 @@ class Script {
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<WireMirror> mirror_;
   std::map<WireKey, std::string> names_;  // of every block that was ever stored
+  std::map<uint64_t, std::string> ids_;   // of blocks that `where` has met
   std::map<std::string, Named> sequences_;
   std::vector<std::pair<std::string, uint64_t>> streams_;
 };

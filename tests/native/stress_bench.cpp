@@ -69,7 +69,7 @@ class Scheduler {
     Require(made.status == KVC_OK, "create failed");
     const kvc_grow_item grow{made.sequence, tokens_.size()};
     kvc_grow_result grown{};
-    kvc_sequences_grow(manager_, 1, &grow, &grown, nullptr);
+    kvc_sequences_grow(manager_, 1, &grow, &grown, nullptr, 0, nullptr, nullptr);
     Require(grown.status == KVC_OK, "grow failed");
     const kvc_commit_item commit{made.sequence, made.matched_tokens,
                                  tokens_.size() - made.matched_tokens};

@@ -100,7 +100,8 @@ class Engine {
       if (stream_ != 0) Wait(made[i].waits, made[i].wait_count);
       const kvc_grow_item grow{id, tokens[i].size()};
       kvc_grow_result grown{};
-      ASSERT_EQ(kvc_sequences_grow(manager_, 1, &grow, &grown, nullptr), KVC_OK);
+      ASSERT_EQ(kvc_sequences_grow(manager_, 1, &grow, &grown, nullptr, 0, nullptr, nullptr),
+                KVC_OK);
       if (grown.status == KVC_OK) {
         if (stream_ != 0) Kernels(id);
         const kvc_commit_item commit{id, made[i].matched_tokens,

@@ -374,6 +374,35 @@ KVC_API kvc_status kvc_probe(kvc_manager* manager, uint32_t count, const kvc_pro
                              uint32_t scope_count, const uint8_t* bytes, uint64_t byte_count,
                              kvc_probe_result* results, kvc_error* error) KVC_NOEXCEPT;
 
+typedef struct kvc_residency_result {
+  kvc_status status;
+  uint32_t resident_blocks; /* of the prompt's first blocks, told in blocks[] */
+  uint64_t first_block;     /* where they begin in blocks[] */
+} kvc_residency_result;
+
+enum {
+  KVC_BLOCK_ANNOUNCED = 1u, /* the stream has told of it */
+  KVC_BLOCK_HELD = 2u       /* somebody holds it: it cannot be evicted */
+};
+
+/* A block of a prompt that is resident. */
+typedef struct kvc_block_residency {
+  uint64_t block;  /* id; see KVC_NO_BLOCK */
+  uint32_t copies; /* that hold its content, over all tiers: 1 with one tier */
+  uint32_t flags;  /* KVC_BLOCK_* */
+} kvc_block_residency;
+
+/* As kvc_probe, block by block: where the blocks of prompts are. What is not
+ * found has no copy and no entry, and no block after it has. Per item besides:
+ * INVALID_ARGUMENT when blocks[] has no room for what was found, resident_blocks
+ * being the room it needs. */
+KVC_API kvc_status kvc_residency(kvc_manager* manager, uint32_t count, const kvc_prompt* prompts,
+                                 const uint32_t* tokens, uint64_t token_count,
+                                 const kvc_scope* scopes, uint32_t scope_count,
+                                 const uint8_t* bytes, uint64_t byte_count, uint64_t block_capacity,
+                                 kvc_block_residency* blocks, kvc_residency_result* results,
+                                 kvc_error* error) KVC_NOEXCEPT;
+
 typedef struct kvc_grow_item {
   uint64_t sequence;
   uint64_t capacity_tokens; /* room the sequence must have; less than it has = no-op */
@@ -385,16 +414,46 @@ typedef struct kvc_grow_result {
   uint32_t evicted_blocks;
   uint32_t leaving_pages; /* NOT_NOW: pages that nobody holds, but that fences keep from this
                              sequence's stream, directly or through a block built on theirs */
+  uint32_t first_evicted; /* where the item's blocks begin in evicted[], or KVC_NOT_TOLD */
+  uint32_t reserved;
 } kvc_grow_result;
+
+/* A block's id is its generation << 32 | its place in the tree: never used twice
+ * by one manager. */
+#define KVC_NO_BLOCK UINT64_MAX
+/* kvc_grow_result.first_evicted: nothing was evicted, or evicted[] had no room. */
+#define KVC_NOT_TOLD UINT32_MAX
+
+typedef uint32_t kvc_evicted_reason;
+enum {
+  KVC_EVICTED_CAPACITY = 1 /* its page was needed */
+};
+
+/* A block that left the tree. */
+typedef struct kvc_evicted_block {
+  uint64_t block;
+  uint64_t parent; /* the block before it, or KVC_NO_BLOCK: it was a prompt's first */
+  uint32_t page;   /* that held it; whoever evicted it has it now */
+  kvc_evicted_reason reason;
+  uint32_t copies;    /* that hold its content still, over all tiers: 0 with one tier */
+  uint32_t announced; /* 1 if the stream had told of it, and tells of its removal */
+} kvc_evicted_block;
 
 /* Gives sequences room, all or nothing for each item, evicting least recently
  * used blocks that nobody holds. Per item: NEVER_FITS (more than the whole
  * pool), NOT_NOW, STALE_HANDLE, DEVICE_ERROR (KVC_CONFIG_POISON: a page was
  * written after it had been given up), OUT_OF_MEMORY. Nothing is evicted unless
- * the demand is met. */
+ * the demand is met.
+ *
+ * What was evicted is told in evicted[0..evicted_capacity), item by item, children
+ * before parents; *evicted_count is the number of entries written. The blocks of an
+ * item are told whole or not at all: the item's evicted_blocks with first_evicted
+ * KVC_NOT_TOLD says that they did not fit. As many entries as the items ask for
+ * pages always suffice. NULL, 0, NULL: not wanted. */
 KVC_API kvc_status kvc_sequences_grow(kvc_manager* manager, uint32_t count,
                                       const kvc_grow_item* items, kvc_grow_result* results,
-                                      kvc_error* error) KVC_NOEXCEPT;
+                                      kvc_evicted_block* evicted, uint32_t evicted_capacity,
+                                      uint32_t* evicted_count, kvc_error* error) KVC_NOEXCEPT;
 
 typedef struct kvc_commit_item {
   uint64_t sequence;

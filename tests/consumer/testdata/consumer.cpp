@@ -53,7 +53,7 @@ void Run() {
   Check(made.status);
   const kvc_grow_item room{made.sequence, tokens.size()};
   kvc_grow_result grown;
-  Check(kvc_sequences_grow(manager.get(), 1, &room, &grown, &error));
+  Check(kvc_sequences_grow(manager.get(), 1, &room, &grown, nullptr, 0, nullptr, &error));
   Check(grown.status);
   const kvc_commit_item computed{made.sequence, 0, tokens.size()};
   kvc_commit_result stored;

@@ -1,0 +1,73 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What every function of the C ABI that takes a manager begins with.
+#ifndef KVCAST_NATIVE_SRC_CAPI_CALL_H_
+#define KVCAST_NATIVE_SRC_CAPI_CALL_H_
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "kvcast/kvcast.h"
+#include "native/src/manager.h"
+#include "native/src/status.h"
+
+struct kvc_manager {
+  explicit kvc_manager(const kvc_config& config, std::shared_ptr<kvcast::EventSink> sink)
+      : core(config, std::move(sink)) {}
+  kvcast::Manager core;
+};
+
+namespace capi {
+
+using kvcast::ClearError;
+using kvcast::Error;
+using kvcast::Fail;
+using kvcast::Guard;
+
+inline void Require(bool condition, const char* message) {
+  if (!condition) throw Error(KVC_INVALID_ARGUMENT, message);
+}
+
+template <typename T>
+void RequireArray(const T* array, uint64_t count, const char* message) {
+  Require(array != nullptr || count == 0, message);
+}
+
+// Copies the part of a caller's struct that both sides know. An older caller
+// leaves the rest at its defaults; a newer one knows things we cannot do.
+template <typename T>
+void ReadSized(T* mine, const T* theirs, const char* what) {
+  Require(theirs != nullptr, what);
+  Require(theirs->struct_size >= sizeof(uint32_t) && theirs->struct_size <= sizeof(T), what);
+  std::memcpy(mine, theirs, theirs->struct_size);
+  mine->struct_size = sizeof(T);
+}
+
+inline kvcast::PromptArrays Arrays(const kvc_prompt* prompts, uint32_t count,
+                                   const uint32_t* tokens, uint64_t token_count,
+                                   const kvc_scope* scopes, uint32_t scope_count,
+                                   const uint8_t* bytes, uint64_t byte_count) {
+  RequireArray(prompts, count, "prompts[] is NULL");
+  RequireArray(tokens, token_count, "tokens[] is NULL");
+  RequireArray(scopes, scope_count, "scopes[] is NULL");
+  RequireArray(bytes, byte_count, "bytes[] is NULL");
+  static const uint32_t kNoTokens = 0;
+  return {
+      tokens != nullptr ? tokens : &kNoTokens, token_count, scopes, scope_count, bytes, byte_count};
+}
+
+template <typename Body>
+kvc_status Call(kvc_manager* manager, kvc_error* error, Body&& body) noexcept {
+  ClearError(error);
+  return Guard(error, [&] {
+    Require(manager != nullptr, "the manager is NULL");
+    return body(manager->core);
+  });
+}
+
+}  // namespace capi
+
+#endif  // KVCAST_NATIVE_SRC_CAPI_CALL_H_
