@@ -54,6 +54,22 @@ func TestQuickstartOutputIsReal(t *testing.T) {
 	}
 }
 
+// What is left out of the C program is what the README says: the rest is the body of run.
+func TestCExampleIsTheProgram(t *testing.T) {
+	shown := block(t, read(t, "README.md"), "example-c")
+	if !strings.Contains(read(t, "examples/c/example.c"), "static void run(kvc_manager* pool, kvc_stream* stream) {\n"+shown+"}\n") {
+		t.Error("the C program in README.md is not the body of run in examples/c/example.c")
+	}
+}
+
+// tests/consumer compares the program's output with the same file.
+func TestCExampleOutputIsReal(t *testing.T) {
+	shown := block(t, read(t, "README.md"), "example-c output")
+	if want := read(t, "examples/c/testdata/output.txt"); shown != want {
+		t.Errorf("README.md shows\n%s\nthe program prints\n%s", shown, want)
+	}
+}
+
 // Relative links must lead somewhere.
 func TestLinks(t *testing.T) {
 	links := regexp.MustCompile(`\]\(([^)#]+)[^)]*\)`)
