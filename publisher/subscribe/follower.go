@@ -117,7 +117,7 @@ func Follow(o FollowerOptions) (*Follower, error) {
 		return nil, err
 	}
 	l := limits{messages: o.MaxHeld, bytes: o.MaxHeldBytes, attempts: o.ReplayAttempts,
-		timeout: o.ReplayTimeout, answer: maxAnswer}
+		timeout: o.ReplayTimeout, settle: settleTime, answer: maxAnswer}
 	return &Follower{
 		client:   client,
 		replayer: replayer{ctx: client.ctx, endpoint: o.Replay, ipv6: ipv6, limit: client.limit},

@@ -5,29 +5,31 @@ package subscribe
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"testing"
 	"time"
+
+	"github.com/kvcast/kvcast/publisher/wire"
 )
 
-// A publisher that fills a subscriber's queue and then resets the connection
-// must not take the subscriber's process with it: libzmq 4.3.4 asserts that a
-// connection whose input it has stopped never fails, the next time it has
-// something to write, and a ZMTP heartbeat is something to write.
-func TestHangUpInAFlood(t *testing.T) {
-	if testing.Short() {
-		t.Skip("waits for 6 s")
-	}
+// listen returns a listener with a deadline and its endpoint.
+func listen(t *testing.T) (net.Listener, string) {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close()
-	c := connect(t, ClientOptions{Endpoint: "tcp://" + listener.Addr().String(), HWM: 10})
-	frame := append([]byte{0, 9}, "some text"...)
+	t.Cleanup(func() { listener.Close() })
 	listener.(*net.TCPListener).SetDeadline(time.Now().Add(deadline))
-	// Once: a subscriber whose queue is full notices the end only when it reads.
+	return listener, "tcp://" + listener.Addr().String()
+}
+
+// acceptZMTP takes a connection and shakes hands as a socket of some type. The
+// peer's type must have as many letters.
+func acceptZMTP(t *testing.T, listener net.Listener, socketType string) *net.TCPConn {
+	t.Helper()
 	peer, err := listener.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +38,11 @@ func TestHangUpInAFlood(t *testing.T) {
 	greeting := make([]byte, 64)
 	greeting[0], greeting[9], greeting[10] = 0xff, 0x7f, 3
 	copy(greeting[12:], "NULL")
-	ready := "\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB"
+	ready := "\x05READY\x0bSocket-Type\x00\x00\x00" + string(rune(len(socketType))) + socketType
+	if socketType == "ROUTER" {
+		// Its peer, a DEALER, also sends an identity.
+		ready += "\x08Identity\x00\x00\x00\x00"
+	}
 	// One step at a time, as libzmq wants it. Its command is as long as ours.
 	for _, step := range []string{string(greeting), "\x04" + string(rune(len(ready))) + ready} {
 		if _, err := io.WriteString(peer, step); err != nil {
@@ -46,12 +52,65 @@ func TestHangUpInAFlood(t *testing.T) {
 			t.Fatalf("handshake: %v", err)
 		}
 	}
+	return peer.(*net.TCPConn)
+}
+
+// A publisher that fills a subscriber's queue and then resets the connection
+// must not take the subscriber's process with it: libzmq 4.3.4 asserts that a
+// connection whose input it has stopped never fails, the next time it has
+// something to write, and a ZMTP heartbeat is something to write.
+func TestHangUpInAFlood(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for 6 s")
+	}
+	listener, endpoint := listen(t)
+	c := connect(t, ClientOptions{Endpoint: endpoint, HWM: 10})
+	frame := append([]byte{0, 9}, "some text"...)
+	// Once: a subscriber whose queue is full notices the end only when it reads.
+	peer := acceptZMTP(t, listener, "PUB")
 	peer.Write(bytes.Repeat(frame, 5000))
-	peer.(*net.TCPConn).SetLinger(0)
+	peer.SetLinger(0)
 	peer.Close()
 	// The crash came with the first heartbeat, after 5 s.
 	time.Sleep(6 * time.Second)
 	if _, err := c.Receive(time.Millisecond); err == nil {
 		t.Error("a message of one frame was taken for a batch")
+	}
+}
+
+// The same of a replay server: what had come is handed out, and live goes on.
+func TestReplayHangsUpInAFlood(t *testing.T) {
+	s := newFakeServer(t)
+	listener, endpoint := listen(t)
+	s.replay = endpoint
+	f := s.follow(FollowerOptions{ReplayTimeout: 100 * time.Millisecond, ReplayAttempts: 2})
+	idle(t, f)
+	peer := acceptZMTP(t, listener, "ROUTER")
+	var flood []byte
+	for i := range 5000 {
+		flood = append(flood, 1, 0, 1, 0, 1, 8)
+		flood = wire.AppendSeq(flood, uint64(i))
+		flood = append(flood, 0, 1, 'x')
+	}
+	peer.Write(flood)
+	peer.SetLinger(0)
+	peer.Close()
+	listener.Close()
+	s.send("A", 5001)
+	replayed := 0
+	for end := time.Now().Add(deadline); ; {
+		item, err := f.Next(10 * time.Millisecond)
+		if err == nil && item.Kind == ItemBatch && item.Message.Seq == 5001 {
+			break
+		}
+		if item.Replayed {
+			replayed++
+		}
+		if err != nil && !errors.Is(err, ErrTimeout) || time.Now().After(end) {
+			t.Fatalf("live does not go on: %v", err)
+		}
+	}
+	if replayed < replayHWM {
+		t.Errorf("%d batches of the answer", replayed)
 	}
 }

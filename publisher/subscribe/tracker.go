@@ -27,10 +27,11 @@ const (
 	// doubled with each failure up to rebuildPauseMax.
 	rebuildPause    = time.Second
 	rebuildPauseMax = time.Minute
-	// settle is how long after a handshake a subscription may take to arrive.
-	// What was published before that came neither live nor, if the request was
-	// quicker, as a replay; if nothing has come by then, it is asked for.
-	settle = 250 * time.Millisecond
+	// settleTime is how long after a handshake a subscription may take to
+	// arrive. What was published before that came neither live nor, if the
+	// request was quicker, as a replay; if nothing has come by then, it is asked
+	// for.
+	settleTime = 250 * time.Millisecond
 	// answerTimeouts is the longest time for one answer, in time-outs. It stops
 	// a server that always sends a little.
 	answerTimeouts = 60
@@ -47,7 +48,8 @@ type limits struct {
 	messages, bytes int
 	attempts        int
 	timeout         time.Duration
-	answer          int
+	settle          time.Duration
+	answer          int // batches in one
 }
 
 // held is a live message that waits for its turn.
@@ -281,7 +283,7 @@ func (t *tracker) connected(now time.Time, again bool) {
 	if !t.asks {
 		return
 	}
-	t.settleAt = now.Add(settle)
+	t.settleAt = now.Add(t.settle)
 	if again && !t.have {
 		// No last batch tells whether they are of the life that is there now;
 		// if they are, they are in the answer.

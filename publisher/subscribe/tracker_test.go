@@ -42,7 +42,7 @@ var reasons = map[ResetReason]string{ResetMark: "mark", ResetReplaced: "replaced
 
 func newPlay(t *testing.T, asks bool) *play {
 	start := time.Unix(1700000000, 0)
-	l := limits{messages: 4, bytes: 1 << 20, attempts: 2, timeout: 5 * time.Second, answer: 100}
+	l := limits{messages: 4, bytes: 1 << 20, attempts: 2, timeout: 5 * time.Second, settle: settleTime, answer: 100}
 	return &play{t: t, tr: newTracker(l, "", asks, start), now: start}
 }
 
