@@ -25,6 +25,7 @@ const tapPoll = 50 * time.Millisecond
 // tapOptions are the flags of tap.
 type tapOptions struct {
 	endpoint   string
+	replay     string
 	topic      string
 	json       bool
 	verify     bool
@@ -41,6 +42,11 @@ func newTap(std streams) *cobra.Command {
 		Long: "Decodes the event stream of any engine (events as maps or arrays) and prints one\n" +
 			"line per event. The publisher need not be there yet. Ends on an interrupt, after\n" +
 			"--max-batches, or after --idle-exit without a message.\n\n" +
+			"With --replay the stream is asked for from its beginning, and from the last batch\n" +
+			"after each gap and each new connection; a batch that came so is marked. A publisher\n" +
+			"that began anew is told by that batch being another one: everything is forgotten and\n" +
+			"its history read (restart). What cannot be had again is a gap. While a replay server\n" +
+			"does not answer, three times for 5 s, batches wait and --idle-exit does too.\n\n" +
 			"A frame may have 32 MiB; a longer one ends the connection and the run. The decoded\n" +
 			"parts of a batch may take 4 MiB and 12 bytes per byte of the payload, at most\n" +
 			"256 MiB; a larger batch cannot be read. A mirror holds 8,388,608 blocks. The number\n" +
@@ -49,11 +55,15 @@ func newTap(std streams) *cobra.Command {
 		Args: exactArgs("ENDPOINT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.endpoint = args[0]
+			if cmd.Flags().Changed("replay") && o.replay == "" {
+				return errors.New(`--replay "": want an endpoint`)
+			}
 			return tap(cmd.Context(), o, std)
 		},
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
+	f.StringVar(&o.replay, "replay", "", "endpoint to ask for what was missed")
 	f.StringVar(&o.topic, "topic", "", "receive topics with this prefix")
 	f.BoolVar(&o.json, "json", false, "print one JSON object per batch, and one at the end")
 	f.BoolVar(&o.verify, "verify", false, "check the wire contract; the first breach ends the run with exit code 1")
@@ -96,13 +106,16 @@ func tap(ctx context.Context, o tapOptions, std streams) (err error) {
 		}
 		defer file.discard()
 	}
-	client, err := subscribe.Connect(subscribe.ClientOptions{Endpoint: o.endpoint, Topic: o.topic})
+	follower, err := subscribe.Follow(subscribe.FollowerOptions{
+		Client: subscribe.ClientOptions{Endpoint: o.endpoint, Topic: o.topic},
+		Replay: o.replay,
+	})
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	defer follower.Close()
 
-	err = t.run(ctx, client)
+	err = t.run(ctx, follower)
 	// A breach is no reason to keep back what was seen before it.
 	if err != nil && !errors.As(err, new(breachError)) {
 		t.out.Flush()
@@ -144,10 +157,6 @@ type tapper struct {
 
 	totals tapTotals
 	last   lastBatch
-	// next is the number to come; not known before the first batch and after
-	// the mark of a new life.
-	next      uint64
-	knowsNext bool
 }
 
 // tapTotals is what has been received; the JSON names are part of the command
@@ -159,13 +168,16 @@ type tapTotals struct {
 	RemovedBlocks uint64 `json:"removed_blocks"`
 	Clears        uint64 `json:"clears"`
 	Bytes         uint64 `json:"bytes"`
+	// ReplayedBatches are those of Batches that came as the answer to a request.
+	ReplayedBatches uint64 `json:"replayed_batches"`
 	// MissingBatches is the sum of all gaps, Malformed the messages that could
-	// not be read.
+	// not be read, Restarts counts the times that everything was forgotten.
 	MissingBatches uint64 `json:"missing_batches"`
 	Malformed      uint64 `json:"malformed"`
+	Restarts       uint64 `json:"restarts"`
 }
 
-func (t *tapper) run(ctx context.Context, client *subscribe.Client) error {
+func (t *tapper) run(ctx context.Context, follower *subscribe.Follower) error {
 	last := time.Now()
 	for ctx.Err() == nil {
 		poll := tapPoll
@@ -173,11 +185,11 @@ func (t *tapper) run(ctx context.Context, client *subscribe.Client) error {
 			left := t.o.idleExit - time.Since(last)
 			if left > 0 {
 				poll = min(poll, left)
-			} else if !client.Lost() {
+			} else if !follower.Lost() && !follower.Busy() {
 				return nil
 			}
 		}
-		m, err := client.Receive(poll)
+		item, err := follower.Next(poll)
 		switch {
 		case errors.Is(err, subscribe.ErrTimeout):
 			// Whoever reads along should not wait for a full buffer.
@@ -195,7 +207,7 @@ func (t *tapper) run(ctx context.Context, client *subscribe.Client) error {
 			return err
 		}
 		last = time.Now()
-		if err := t.take(m); err != nil {
+		if err := t.take(item); err != nil {
 			return err
 		}
 		if t.o.maxBatches > 0 && t.totals.Batches >= uint64(t.o.maxBatches) {
@@ -214,24 +226,21 @@ func (t *tapper) malformed(err error) error {
 	return t.printNote("malformed", err.Error())
 }
 
-func (t *tapper) take(m *subscribe.Message) error {
-	if m.Seq == wire.EndSeq {
-		if len(m.Payload) == 0 {
-			t.knowsNext = false
-			return t.printNote("restart", "mark of a new publisher life")
-		}
-		return t.malformed(fmt.Errorf("batch %d: the number is the end mark of replays", m.Seq))
+func (t *tapper) take(item subscribe.Item) error {
+	switch item.Kind {
+	case subscribe.ItemGap:
+		return t.gap(item)
+	case subscribe.ItemReset:
+		return t.reset(item)
 	}
-	if err := t.follow(m.Seq); err != nil {
-		return err
-	}
+	m := item.Message
 	batch, err := t.decoder.Decode(m.Payload)
 	if err != nil {
 		return t.malformed(fmt.Errorf("batch %d: %w", m.Seq, err))
 	}
 	t.last.note(m.Seq, batch, t.totals.Batches == 0)
-	t.count(m, batch)
-	if err := t.printBatch(m, batch); err != nil {
+	t.count(item, batch)
+	if err := t.printBatch(item, batch); err != nil {
 		return err
 	}
 	switch {
@@ -248,33 +257,39 @@ func (t *tapper) take(m *subscribe.Message) error {
 	return nil
 }
 
-// follow compares the number of a batch with the one before. A verifier names
-// what is wrong itself.
-func (t *tapper) follow(seq uint64) error {
-	next, known := t.next, t.knowsNext
-	t.next, t.knowsNext = seq+1, true // seq is below EndSeq
-	switch {
-	case !known || seq == next:
-		return nil
-	case seq > next:
-		missing := seq - next
-		// Whoever sends odd numbers can send them often.
-		if t.totals.MissingBatches += missing; t.totals.MissingBatches < missing {
-			t.totals.MissingBatches = math.MaxUint64
-		}
-		if t.verifier == nil {
-			return t.printNote("gap", fmt.Sprintf("%d batches are missing before %d", missing, seq))
-		}
-	case t.verifier == nil:
-		return t.printNote("restart",
-			fmt.Sprintf("number %d comes after %d: the publisher began anew, or batches came again", seq, next-1))
+// gap counts what is lost. In the middle of what a verifier checks it is a
+// breach, which the verifier names itself at the next batch.
+func (t *tapper) gap(item subscribe.Item) error {
+	// Whoever sends odd numbers can send them often.
+	if t.totals.MissingBatches += item.Lost; t.totals.MissingBatches < item.Lost {
+		t.totals.MissingBatches = math.MaxUint64
 	}
-	return nil
+	return t.printNote("gap", item.String())
 }
 
-func (t *tapper) count(m *subscribe.Message, b *wire.Batch) {
+// reset forgets what a publisher announced that is not there any more.
+func (t *tapper) reset(item subscribe.Item) error {
+	t.totals.Restarts++
+	switch {
+	case t.verifier == nil:
+		if t.mirror != nil {
+			t.mirror.Reset()
+		}
+	case item.Reason == subscribe.ResetLower || item.Reason == subscribe.ResetMark:
+		// Nobody has shown another history, so the life must begin as one
+		// should; the verifier sees to that itself.
+	default:
+		t.verifier.Reset()
+	}
+	return t.printNote("restart", item.String())
+}
+
+func (t *tapper) count(item subscribe.Item, b *wire.Batch) {
 	t.totals.Batches++
-	t.totals.Bytes += uint64(len(m.Payload))
+	if item.Replayed {
+		t.totals.ReplayedBatches++
+	}
+	t.totals.Bytes += uint64(len(item.Message.Payload))
 	t.totals.Events += uint64(len(b.Events))
 	for i := range b.Events {
 		switch e := &b.Events[i]; e.Kind {

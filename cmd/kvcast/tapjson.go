@@ -107,9 +107,13 @@ func (j *jsonWriter) number(key string, value uint64, set bool) {
 }
 
 // batch writes one line.
-func (j *jsonWriter) batch(m *subscribe.Message, b *wire.Batch) error {
+func (j *jsonWriter) batch(item subscribe.Item, b *wire.Batch) error {
+	m := item.Message
 	j.raw(`{"type":"batch","seq":`)
 	j.uint(m.Seq)
+	if item.Replayed {
+		j.raw(`,"replayed":true`)
+	}
 	j.raw(`,"topic":`)
 	j.text(m.Topic)
 	j.raw(`,"ts":`)

@@ -16,11 +16,15 @@ import (
 )
 
 // printBatch writes what a batch holds.
-func (t *tapper) printBatch(m *subscribe.Message, b *wire.Batch) error {
+func (t *tapper) printBatch(item subscribe.Item, b *wire.Batch) error {
 	if t.o.json {
-		return outputError(t.json.batch(m, b))
+		return outputError(t.json.batch(item, b))
 	}
+	m := item.Message
 	prefix := fmt.Sprintf("%8d  ", m.Seq)
+	if item.Replayed {
+		prefix += "replayed  "
+	}
 	if m.Topic != "" {
 		prefix += plain(m.Topic) + "  "
 	}
@@ -183,6 +187,10 @@ func (t *tapper) end(breach error) error {
 	lines := []string{fmt.Sprintf("   total  %s batches, %s events, %s blocks stored, %s removed, %s batches missing, %s malformed",
 		grouped(t.totals.Batches), grouped(t.totals.Events), grouped(t.totals.StoredBlocks),
 		grouped(t.totals.RemovedBlocks), grouped(t.totals.MissingBatches), grouped(t.totals.Malformed))}
+	if t.o.replay != "" {
+		lines = append(lines, fmt.Sprintf("replayed  %s batches, %s restarts",
+			grouped(t.totals.ReplayedBatches), grouped(t.totals.Restarts)))
+	}
 	if t.totals.Batches > 0 {
 		lines = append(lines, "    last  "+t.last.String())
 	}

@@ -108,8 +108,11 @@ func Follow(o FollowerOptions) (*Follower, error) {
 	var ipv6 bool
 	if o.Replay != "" {
 		var err error
-		if ipv6, err = checkEndpoint(o.Replay); err != nil {
+		if ipv6, err = checkEndpoint("replay", o.Replay); err != nil {
 			return nil, err
+		}
+		if o.Replay == o.Client.Endpoint {
+			return nil, &Error{"replay", ErrEndpoint, fmt.Sprintf("%q: is the endpoint of what is live", o.Replay)}
 		}
 	}
 	client, err := Connect(o.Client)

@@ -455,13 +455,13 @@ func TestFollowerHostilePublisher(t *testing.T) {
 
 func TestFollowRefuses(t *testing.T) {
 	const good = "tcp://127.0.0.1:5557"
-	for _, o := range []FollowerOptions{
-		{Client: ClientOptions{Endpoint: "nonsense"}, Replay: good},
-		{Client: ClientOptions{Endpoint: good}, Replay: "tcp://*:5558"},
-		{Client: ClientOptions{Endpoint: good}, Replay: "tcp://h:0"},
+	for want, o := range map[string]FollowerOptions{
+		`subscribe: connect: bad endpoint: "nonsense": no scheme; want tcp:// or ipc://`:   {Client: ClientOptions{Endpoint: "nonsense"}, Replay: good},
+		`subscribe: replay: bad endpoint: "tcp://h:0": the port must be 1 to 65535`:        {Client: ClientOptions{Endpoint: good}, Replay: "tcp://h:0"},
+		`subscribe: replay: bad endpoint: "` + good + `": is the endpoint of what is live`: {Client: ClientOptions{Endpoint: good}, Replay: good},
 	} {
-		if _, err := Follow(o); !errors.Is(err, ErrEndpoint) {
-			t.Errorf("%+v: got %v, want ErrEndpoint", o, err)
+		if _, err := Follow(o); !errors.Is(err, ErrEndpoint) || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
 		}
 	}
 	// Nobody needs to be there, on either side.

@@ -88,7 +88,7 @@ type Client struct {
 // Connect begins to receive. It returns ErrEndpoint for an endpoint that
 // cannot be right and does not wait for the publisher.
 func Connect(o ClientOptions) (*Client, error) {
-	ipv6, err := checkEndpoint(o.Endpoint)
+	ipv6, err := checkEndpoint("connect", o.Endpoint)
 	if err != nil {
 		return nil, err
 	}
@@ -283,9 +283,9 @@ func (c *Client) Close() error {
 
 // checkEndpoint refuses what ZeroMQ would take and then never connect, such as
 // a wildcard or a port above 65535 (which it takes modulo 65536).
-func checkEndpoint(text string) (ipv6 bool, err error) {
+func checkEndpoint(op, text string) (ipv6 bool, err error) {
 	bad := func(what string) (bool, error) {
-		return false, &Error{"connect", ErrEndpoint, fmt.Sprintf("%q: %s", text, what)}
+		return false, &Error{op, ErrEndpoint, fmt.Sprintf("%q: %s", text, what)}
 	}
 	if strings.ContainsFunc(text, unicode.IsControl) {
 		return bad("control characters")

@@ -1,0 +1,227 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"encoding/binary"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	zmq "github.com/pebbe/zmq4"
+)
+
+// replayEngine is an engine with a history that it answers requests from, one
+// at a time and when the test says.
+type replayEngine struct {
+	*engine
+	router  *zmq.Socket
+	history map[int][]byte
+	legacy  bool
+}
+
+func newReplayEngine(t *testing.T) (e *replayEngine, endpoint, replay string) {
+	t.Helper()
+	live, endpoint := newEngine(t)
+	ctx, err := live.socket.Context()
+	if err != nil {
+		t.Fatal(err)
+	}
+	router, err := ctx.NewSocket(zmq.ROUTER)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { router.Close() })
+	replay = "ipc://" + filepath.Join(shortTemp(t), "r")
+	for _, err := range []error{router.SetLinger(0), router.SetRcvtimeo(deadline), router.SetSndtimeo(deadline), router.Bind(replay)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &replayEngine{engine: live, router: router, history: map[int][]byte{}}, endpoint, replay
+}
+
+// keep puts a batch into the history without sending it.
+func (e *replayEngine) keep(seq int, payload []byte) { e.history[seq] = payload }
+
+// publish sends a batch that is in the history, as all are.
+func (e *replayEngine) publish(seq int, payload []byte) {
+	e.t.Helper()
+	e.keep(seq, payload)
+	e.batch(seq, payload)
+}
+
+// answer waits for one request, which must be from a number.
+func (e *replayEngine) answer(want int) {
+	e.t.Helper()
+	frames, err := e.router.RecvMessageBytes(0)
+	if err != nil || len(frames) != 3 {
+		e.t.Fatalf("no request from %d: %q, %v", want, frames, err)
+	}
+	start := int(binary.BigEndian.Uint64(frames[2]))
+	if start != want {
+		e.t.Fatalf("asked from %d, want %d", start, want)
+	}
+	reply := func(topic string, seq uint64, payload []byte) {
+		parts := []any{frames[0], "", topic, binary.BigEndian.AppendUint64(nil, seq), payload}
+		if e.legacy {
+			parts = append(parts[:2], parts[3:]...)
+		}
+		if _, err := e.router.SendMessage(parts...); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+	for i := start; i < 100; i++ {
+		if payload, ok := e.history[i]; ok {
+			reply("kv", uint64(i), payload)
+		}
+	}
+	reply("", 1<<64-1, nil)
+}
+
+// A late tap reads the history, in both dialects, and tells it from what is
+// live.
+func TestTapReplays(t *testing.T) {
+	t.Parallel()
+	for _, legacy := range []bool{false, true} {
+		t.Run(fmt.Sprintf("legacy %t", legacy), func(t *testing.T) {
+			engine, endpoint, replay := newReplayEngine(t)
+			engine.legacy = legacy
+			engine.keep(0, cleared)
+			engine.keep(1, goldenRoot(t))
+			mirror := filepath.Join(t.TempDir(), "mirror")
+			tap := startPiped(t, "tap", endpoint, "--replay", replay, "--verify", "--max-batches", "4", "--mirror-out", mirror)
+			engine.join()
+			engine.answer(0)
+			type line struct {
+				tapLine
+				Replayed bool `json:"replayed"`
+				Received struct {
+					Batches  int `json:"batches"`
+					Replayed int `json:"replayed_batches"`
+				} `json:"received"`
+			}
+			for i := range 4 {
+				if i == 2 {
+					engine.publish(2, empty)
+					engine.publish(3, empty)
+				}
+				var l line
+				tap.line(&l)
+				if l.Type != "batch" || l.Seq != i || l.Replayed != (i < 2) {
+					t.Errorf("line %d: %+v", i, l)
+				}
+			}
+			var end line
+			tap.line(&end)
+			tap.good()
+			if end.Received.Batches != 4 || end.Received.Replayed != 2 || !end.Verified.Good || !end.Verified.Complete || end.Verified.VerifiedKeys != 1 {
+				t.Errorf("ends with %+v", end)
+			}
+			if got := read(t, mirror); got != "8901721255985266736\n" {
+				t.Errorf("mirror %q", got)
+			}
+		})
+	}
+}
+
+// Gaps, restarts and what cannot be had again, as people read it.
+func TestTapTellsReplays(t *testing.T) {
+	t.Parallel()
+	engine, endpoint, replay := newReplayEngine(t)
+	mirror := filepath.Join(t.TempDir(), "mirror")
+	tap := start(t, "tap", endpoint, "--replay", replay, "--mirror-out", mirror, "--max-batches", "11")
+	engine.join()
+	for i, b := range [][]byte{cleared, empty, golden(t, "v06_stored_root_block")} {
+		engine.keep(i, b)
+	}
+	engine.answer(0)
+	engine.keep(3, empty)
+	engine.publish(4, empty) // 3 was lost on the way
+	engine.answer(2)
+	engine.publish(7, empty) // 5 and 6 cannot be had
+	engine.answer(4)
+	clear(engine.history) // killed; the next life has sent one batch more
+	for i := range 9 {
+		engine.keep(i, empty)
+	}
+	delete(engine.history, 0)
+	engine.keep(7, storedIn("\x07", "GPU"))
+	engine.publish(6, empty) // ran back
+	engine.answer(7)
+	for i := range 6 {
+		delete(engine.history, i)
+	}
+	engine.answer(0)
+	engine.publish(9, empty)
+	engine.publish(10, empty)
+	tap.good()
+	want := "" +
+		"       0  replayed  kv  cleared\n" +
+		"       1  replayed  kv  empty\n" +
+		"       2  replayed  kv  stored   GPU      1 block  1234605616436508552  of 4 tokens under root\n" +
+		"       3  replayed  kv  empty\n" +
+		"       4  replayed  kv  empty\n" +
+		"     gap  2 batches are missing before 7\n" +
+		"       7  replayed  kv  empty\n" +
+		" restart  batch 7 is another one now or cannot be had any more: beginning anew\n" +
+		"     gap  6 batches are missing before 6\n" +
+		"       6  replayed  kv  empty\n" +
+		"       7  replayed  kv  stored   GPU      1 block  7  of 1 tokens under root\n" +
+		"       8  replayed  kv  empty\n" +
+		"       9  kv  empty\n" +
+		"      10  kv  empty\n" +
+		"   total  11 batches, 3 events, 2 blocks stored, 0 removed, 8 batches missing, 0 malformed\n" +
+		"replayed  9 batches, 1 restarts\n"
+	if out := tap.stdout.String(); !strings.HasPrefix(out, want) {
+		t.Errorf("got %s\nwant %s", out, want)
+	}
+	if got := read(t, mirror); got != "7\n" {
+		t.Errorf("mirror %q", got)
+	}
+}
+
+// A history that is cut leaves a verifier with what it can know; a hole in what
+// it has seen is a breach.
+func TestTapVerifiesReplays(t *testing.T) {
+	t.Parallel()
+	engine, endpoint, replay := newReplayEngine(t)
+	tap := start(t, "tap", endpoint, "--replay", replay, "--verify", "--max-batches", "3")
+	engine.join()
+	engine.keep(5, empty)
+	engine.keep(6, golden(t, "v04_removed_one"))
+	engine.answer(0)
+	engine.publish(7, empty)
+	tap.good()
+	for _, want := range []string{"     gap  5 batches are missing before 5\n",
+		"verified  batches 5 to 7 keep the contract; ", "; joined at 5: what was announced before is not known\n"} {
+		if out := tap.stdout.String(); !strings.Contains(out, want) {
+			t.Errorf("%q lacks %q", out, want)
+		}
+	}
+
+	engine, endpoint, replay = newReplayEngine(t)
+	tap = start(t, "tap", endpoint, "--replay", replay, "--verify")
+	engine.join()
+	engine.keep(0, cleared)
+	engine.answer(0)
+	engine.publish(3, empty)
+	engine.answer(0)
+	tap.wantLine(1, "kvcast: batch 3: the number before was 0: 2 batches are missing")
+}
+
+func TestTapRefusesReplayEndpoints(t *testing.T) {
+	t.Parallel()
+	for endpoint, want := range map[string]string{
+		"":                     `--replay "": want an endpoint`,
+		"localhost:5657":       "no scheme",
+		"tcp://*:5657":         "all interfaces",
+		"tcp://127.0.0.1:0":    "the port must be 1 to 65535",
+		"ipc:///nobody":        "is the endpoint of what is live",
+		"tcp://127.0.0.1:5x\n": "control characters",
+	} {
+		start(t, "tap", "ipc:///nobody", "--replay", endpoint).wantLine(2, want)
+	}
+}
