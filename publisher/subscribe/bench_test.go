@@ -100,3 +100,52 @@ func BenchmarkStream(b *testing.B) {
 		})
 	}
 }
+
+// What receiving a live message of 1 kB over loopback costs, by a client alone
+// and by a follower, which looks at the state of the connection each time. The
+// sender takes processor time too.
+func BenchmarkReceive(b *testing.B) {
+	const burst, size = 1000, 1000
+	for name, open := range map[string]func(endpoint string) (receive func() error, end func() error){
+		"client": func(endpoint string) (func() error, func() error) {
+			c, err := Connect(ClientOptions{Endpoint: endpoint})
+			if err != nil {
+				b.Fatal(err)
+			}
+			return func() error { _, err := c.Receive(deadline); return err }, c.Close
+		},
+		"follower": func(endpoint string) (func() error, func() error) {
+			f, err := Follow(FollowerOptions{Client: ClientOptions{Endpoint: endpoint}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			return func() error { _, err := f.Next(deadline); return err }, f.Close
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			pub, endpoint := newPublisher(b, "tcp://127.0.0.1:*")
+			receive, end := open(endpoint)
+			defer end()
+			if _, err := pub.RecvBytes(0); err != nil {
+				b.Fatal(err)
+			}
+			payload := make([]byte, size)
+			seq := uint64(0)
+			b.ReportAllocs()
+			for b.Loop() {
+				for range burst {
+					if _, err := pub.SendMessage("", wire.AppendSeq(nil, seq), payload); err != nil {
+						b.Fatal(err)
+					}
+					seq++
+				}
+				for range burst {
+					if err := receive(); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(seq), "ns/message")
+		})
+	}
+}

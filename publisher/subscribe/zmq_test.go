@@ -21,7 +21,7 @@ const deadline = 20 * time.Second
 
 // newPublisher binds an XPUB with a context of its own and returns it with the
 // endpoint in which it can be reached.
-func newPublisher(t *testing.T, bind string) (*zmq.Socket, string) {
+func newPublisher(t testing.TB, bind string) (*zmq.Socket, string) {
 	t.Helper()
 	ctx, err := zmq.NewContext()
 	if err != nil {
