@@ -366,6 +366,34 @@ int main(void) {
     CHECK(kvc_device_stream_destroy(m, two, &err) == KVC_STALE_HANDLE);
   }
 
+  PHASE("geometry");
+  {
+    kvc_geometry_config config;
+    kvc_buffer_spec specs[2];
+    kvc_buffer buffers[2];
+    kvc_geometry geometry;
+    kvc_tensor_view views[KVC_VIEW_TENSORS];
+    uint32_t written = 0;
+    kvc_geometry_config_init(&config);
+    memset(specs, 0, sizeof specs);
+    specs[0].role = KVC_ROLE_KEY;
+    specs[1].role = KVC_ROLE_VALUE;
+    specs[0].heads = specs[1].heads = 8;
+    specs[0].head_dim = specs[1].head_dim = 128;
+    CHECK_OK(kvc_geometry_compute(&config, 2, specs, buffers, &geometry, &err));
+    CHECK(geometry.page_bytes == 2 * 16 * 8 * 128 * 2);
+    CHECK(buffers[1].base_offset == 16 * 8 * 128 * 2 && buffers[1].index_offset == 1);
+    CHECK_OK(kvc_geometry_view(&geometry, 2, buffers, 0, KVC_VIEW_VLLM_BLOCKS_FIRST, views,
+                               &written, &err));
+    CHECK(written == 1 && views[0].rank == 5 && views[0].shape[1] == 2 && views[0].dense == 1);
+    CHECK(kvc_geometry_view(&geometry, 2, buffers, 1, KVC_VIEW_FLASHINFER, views, &written, &err) ==
+          KVC_INVALID_ARGUMENT);
+    config.alignment = 3;
+    CHECK(kvc_geometry_compute(&config, 2, specs, buffers, &geometry, &err) ==
+          KVC_INVALID_ARGUMENT);
+    CHECK(strncmp(err.message, "alignment", 9) == 0);
+  }
+
   PHASE("end of the stream");
   CHECK_OK(kvc_manager_destroy(m, &err));
   {

@@ -611,6 +611,201 @@ KVC_API kvc_status kvc_host_advance(kvc_manager* manager, uint64_t device_stream
 KVC_API kvc_status kvc_host_read(kvc_manager* manager, uint32_t page, uint64_t offset,
                                  uint64_t size, uint8_t* out, kvc_error* error) KVC_NOEXCEPT;
 
+/* ---------------------------------------------------------------- geometry */
+
+/* Where the bytes of a model's keys and values lie. Two pure functions: they
+ * touch no manager, allocate nothing that outlives them and may be called from
+ * any thread. Offsets are in bytes from the start of the pool's memory. */
+
+/* What a buffer holds. A layer has each role at most once. */
+typedef uint32_t kvc_role;
+enum {
+  KVC_ROLE_KEY = 0,
+  KVC_ROLE_VALUE = 1,
+  KVC_ROLE_KEY_SCALE = 2,   /* of quantised keys, values and latents: */
+  KVC_ROLE_VALUE_SCALE = 3, /* heads and head_dim are those of the buffer they scale */
+  KVC_ROLE_LATENT = 4,      /* multi-head latent attention: compressed keys and values */
+  KVC_ROLE_LATENT_SCALE = 5,
+  KVC_ROLE_ROPE = 6,   /* and the rotary part of its keys */
+  KVC_ROLE_CUSTOM = 16 /* this and the 15 numbers after it: the engine's own (an index cache) */
+};
+
+typedef uint32_t kvc_dtype;
+enum {
+  KVC_DTYPE_BF16 = 0,
+  KVC_DTYPE_FP16 = 1,
+  KVC_DTYPE_FP32 = 2,
+  KVC_DTYPE_FP8_E4M3 = 3,
+  KVC_DTYPE_FP8_E5M2 = 4,
+  KVC_DTYPE_INT8 = 5,
+  KVC_DTYPE_FP4_E2M1 = 6,  /* two elements to a byte */
+  KVC_DTYPE_FP8_UE8M0 = 7, /* scales that are powers of two */
+  KVC_DTYPE_UINT8 = 8      /* bytes without a meaning of their own */
+};
+
+/* How the buffers of all layers share the memory of the pool. */
+typedef uint32_t kvc_layout;
+enum {
+  /* A page is one run of page_bytes with the buffers of all layers of a group,
+   * the largest first, so that a block moves to another tier in one copy. The
+   * only layout of memory that a manager owns (kvc_config.page_bytes). */
+  KVC_LAYOUT_COALESCED = 0,
+  /* [layer][page][the layer's buffers]. */
+  KVC_LAYOUT_PER_LAYER = 1,
+  /* [layer][buffer][page]. */
+  KVC_LAYOUT_PER_BUFFER = 2
+};
+
+/* Order of the dimensions inside a buffer of one page. */
+typedef uint32_t kvc_order;
+enum {
+  KVC_ORDER_NHD = 0, /* [token][head][dim] */
+  KVC_ORDER_HND = 1  /* [head][token][dim] */
+};
+
+enum {
+  /* Pads, so that each buffer's place in the page and the page itself are
+   * multiples of the buffer's size: then every buffer can be reached with an
+   * index scale alone (kvc_buffer.index_scale). */
+  KVC_GEOMETRY_INDEXABLE = 1u,
+  /* One more page behind the pool, for the entries of tables that must name a
+   * page although there is none. Its owner keeps it zero. */
+  KVC_GEOMETRY_PADDING_PAGE = 2u,
+  /* A layer's rope buffer stands by itself. Otherwise each token's row is its
+   * latent followed by its rope, as kernels of multi-head latent attention read it. */
+  KVC_GEOMETRY_SPLIT_ROPE = 4u
+};
+
+typedef struct kvc_geometry_config {
+  uint32_t struct_size;
+  uint32_t flags; /* KVC_GEOMETRY_* */
+  kvc_layout layout;
+  kvc_order order;
+  uint32_t tokens_per_block; /* the manager's; 1..4096; default 16 */
+  uint32_t kernel_tokens;    /* tokens of a block as kernels see it, a divisor of
+                                tokens_per_block; 0 = tokens_per_block */
+  uint32_t capacity_blocks;  /* the manager's; 1..2^27; default 20000 */
+  uint32_t alignment;        /* of each buffer and page, a power of two up to 2 MiB; default 16,
+                                what kernels load at a time; 1 = packed */
+} kvc_geometry_config;
+
+/* One buffer of one layer. */
+typedef struct kvc_buffer_spec {
+  uint32_t layer; /* the engine's id of it */
+  uint32_t group; /* below 64; the same for all buffers of a layer */
+  kvc_role role;
+  kvc_dtype dtype;
+  uint32_t heads;          /* of keys and values; 1..65536; 1 for latents and their rope */
+  uint32_t head_dim;       /* elements; 1..65536 */
+  uint32_t scale_tokens;   /* scales: tokens that share one, a divisor of kernel_tokens; 0 = 1 */
+  uint32_t scale_elements; /* scales: elements of a head that share one, a divisor of head_dim;
+                              0 = head_dim */
+} kvc_buffer_spec;
+
+/* kvc_buffer.index_offset: no index reaches the buffer from the pool's start. */
+#define KVC_NO_INDEX UINT64_MAX
+
+/*
+ * Where a buffer is. Element `dim` of head `head` of the token `t` of a block in
+ * page `p` is at bit
+ *   8 * (base_offset + p * page_stride + t / kernel_tokens * kernel_bytes
+ *        + t % kernel_tokens / scale_tokens * row_stride + head * head_stride)
+ *   + dim / scale_elements * element_bits
+ * (scale_tokens and scale_elements are 1 for what is no scale).
+ *
+ * Kernels that know no page stride, only blocks of kernel_bytes one after the
+ * other, find the i-th kernel block of page p at index
+ *   (p * index_scale) * expansion + i                   from base_offset, or
+ *   (p * index_scale + index_offset) * expansion + i    from base_offset - page_offset.
+ */
+typedef struct kvc_buffer {
+  uint32_t layer;
+  uint32_t group;
+  kvc_role role;
+  kvc_dtype dtype;
+  uint32_t heads;
+  uint32_t dims; /* elements of a head in a row */
+  uint32_t rows; /* of a kernel block */
+  uint32_t element_bits;
+  uint64_t base_offset;  /* of the buffer in page 0 */
+  uint64_t page_offset;  /* the part of it that is the place in the page */
+  uint64_t page_stride;  /* from a page to the next */
+  uint64_t bytes;        /* in one page; a latent and its rope in one row: of both */
+  uint64_t kernel_bytes; /* of these, of one kernel block */
+  uint64_t row_stride;
+  uint64_t head_stride;
+  uint64_t index_scale;  /* 0 = page_stride is no multiple of bytes: no scale will do */
+  uint64_t index_offset; /* or KVC_NO_INDEX */
+  uint64_t index_bound;  /* kernel blocks from base_offset to the end of the pool: indices are
+                            below; 0 with index_scale 0 */
+} kvc_buffer;
+
+typedef struct kvc_geometry {
+  uint64_t page_bytes;   /* memory per page; with KVC_LAYOUT_COALESCED kvc_config.page_bytes */
+  uint64_t memory_bytes; /* of the pool, the padding page included */
+  uint64_t wasted_bytes; /* of a page of the group that wastes most: alignment, padding, and the
+                            difference to the largest group, as all groups' pages are equal */
+  uint32_t padding_page; /* its id, or UINT32_MAX */
+  uint32_t tokens_per_block;
+  uint32_t kernel_tokens;
+  uint32_t expansion; /* kernel blocks per page */
+  kvc_layout layout;
+  kvc_order order;
+  uint32_t groups; /* that have a buffer */
+  uint32_t pages;  /* capacity_blocks, and the padding page */
+} kvc_geometry;
+
+KVC_API void kvc_geometry_config_init(kvc_geometry_config* config) KVC_NOEXCEPT;
+
+/* Writes the place of specs[i] into buffers[i], count of each, 1..2^20.
+ * KVC_INVALID_ARGUMENT names the field that cannot be; sizes that do not fit
+ * 2^63 bytes are among them. */
+KVC_API kvc_status kvc_geometry_compute(const kvc_geometry_config* config, uint32_t count,
+                                        const kvc_buffer_spec* specs, kvc_buffer* buffers,
+                                        kvc_geometry* out, kvc_error* error) KVC_NOEXCEPT;
+
+/* Tensors as consumers address them; docs/kernel-views.md has their formulas. */
+typedef uint32_t kvc_view_kind;
+enum {
+  KVC_VIEW_FLASHINFER = 0,          /* k and v: [pages, ...NHD or HND] with strides */
+  KVC_VIEW_FLASHINFER_COMBINED = 1, /* one tensor [pages, 2, ...] */
+  KVC_VIEW_FLASHINFER_MLA = 2,      /* ckv and kpe: [pages, tokens, dim] */
+  KVC_VIEW_FLASH_ATTENTION = 3,     /* k and v: [blocks, tokens, heads, dim]; any block size */
+  KVC_VIEW_FLASH_ATTENTION_2 = 4,   /* the same; blocks of a multiple of 256 tokens */
+  KVC_VIEW_VLLM_KV_FIRST = 5,       /* [2, blocks, tokens, heads, dim] */
+  KVC_VIEW_VLLM_BLOCKS_FIRST = 6,   /* [blocks, 2, tokens, heads, dim] */
+  KVC_VIEW_VLLM_MLA = 7,            /* [blocks, tokens, latent + rope] */
+  KVC_VIEW_TENSORRT_LLM = 8         /* k and v: [index, heads, tokens, dim], dense */
+};
+
+#define KVC_VIEW_TENSORS 2
+#define KVC_VIEW_RANK 5
+
+/* A tensor over the pool's memory, and what stands in the block table: page p
+ * becomes (p * index_scale + index_offset) * expansion + i for its kernel block
+ * i. Strides are in elements of element_bits (two FP4 values are one of 8). */
+typedef struct kvc_tensor_view {
+  kvc_role role; /* combined tensors: KVC_ROLE_KEY, or KVC_ROLE_LATENT */
+  kvc_dtype dtype;
+  uint32_t element_bits;
+  uint32_t rank;
+  uint32_t dense; /* 1 = the strides are those of a contiguous tensor */
+  uint32_t expansion;
+  uint64_t base_offset;
+  uint64_t index_scale;
+  uint64_t index_offset;
+  uint64_t shape[KVC_VIEW_RANK];
+  uint64_t stride[KVC_VIEW_RANK];
+} kvc_tensor_view;
+
+/* The view of one layer: one or two tensors, *written of them.
+ * KVC_INVALID_ARGUMENT when the layer lacks a role or the consumer cannot
+ * express the geometry; the message says what to change. */
+KVC_API kvc_status kvc_geometry_view(const kvc_geometry* geometry, uint32_t count,
+                                     const kvc_buffer* buffers, uint32_t layer, kvc_view_kind kind,
+                                     kvc_tensor_view views[KVC_VIEW_TENSORS], uint32_t* written,
+                                     kvc_error* error) KVC_NOEXCEPT;
+
 #if defined(__cplusplus)
 }
 #endif
