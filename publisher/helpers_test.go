@@ -364,6 +364,12 @@ func rawFrames(messages ...string) (b []byte) {
 // newRawPeer has subscribed to nothing.
 func newRawPeer(t testing.TB, endpoint string) rawSubscriber {
 	t.Helper()
+	return newRaw(t, endpoint, "SUB", "XPUB")
+}
+
+// newRaw speaks for a socket of one kind to one of another.
+func newRaw(t testing.TB, endpoint, own, other string) rawSubscriber {
+	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
 	if err != nil {
 		t.Fatal(err)
@@ -373,14 +379,19 @@ func newRawPeer(t testing.TB, endpoint string) rawSubscriber {
 	greeting := make([]byte, 64)
 	greeting[0], greeting[9], greeting[10] = 0xff, 0x7f, 3
 	copy(greeting[12:], "NULL")
-	ready := "\x05READY\x0bSocket-Type\x00\x00\x00\x03SUB"
+	ready := "\x05READY\x0bSocket-Type\x00\x00\x00" + string(rune(len(own))) + own
+	theirs := 2 + 6 + 12 + 4 + len(other)
+	if identity := "\x08Identity\x00\x00\x00\x00"; own == "DEALER" {
+		ready += identity
+		theirs += len(identity)
+	}
 	// One step at a time: libzmq 4.3.4 hangs up on a peer that sends all at once.
 	for _, step := range []struct {
 		send   string
 		expect int
 	}{
 		{string(greeting), len(greeting)},
-		{"\x04" + string(rune(len(ready))) + ready, 2 + len(ready) + 1}, // theirs says XPUB
+		{"\x04" + string(rune(len(ready))) + ready, theirs},
 	} {
 		if _, err := io.WriteString(conn, step.send); err != nil {
 			t.Fatal(err)

@@ -49,6 +49,9 @@ type owner struct {
 	encode    bool
 	encoder   *wire.Encoder
 	config    wire.Config
+	// ring and replay are nil without replays.
+	ring   *ring
+	replay *replayServer
 
 	// source is nil without one and once it has ended; wake is its channel.
 	source    Source
@@ -111,18 +114,18 @@ func (o *owner) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o.p.mu.Lock()
-	o.p.endpoint = bound
-	o.p.mu.Unlock()
-	if exposed {
-		o.p.warn(fmt.Sprintf("%s can be reached from other machines: the stream holds the token ids of "+
-			"all prompts, unencrypted and for anyone who connects", bound))
+	if err := o.openReplay(ctx, bound, exposed); err != nil {
+		o.transport.close(0)
+		return err
 	}
 	if o.s.OnBound != nil && o.encode {
 		o.s.OnBound(bound)
 	}
 	if err := o.waitSubscribers(ctx); err != nil {
+		now := time.Now()
+		o.endReplay(now, now)
 		o.transport.close(0)
+		o.waitReplay()
 		return err
 	}
 	if o.s.ClearOnStart {
@@ -434,6 +437,10 @@ func (o *owner) send(seq uint64, events []event.Event, now time.Time, hot bool) 
 		payload, err = wire.EncodeStruct(o.config, o.lastTS, events, rank)
 	}
 	if err == nil {
+		if o.ring != nil {
+			// Before it is sent: whoever misses it live finds it here.
+			o.ring.push(seq, payload)
+		}
 		err = o.transport.send(wire.AppendSeq(o.seq[:0], seq), payload)
 	}
 	o.p.mu.Lock()
@@ -452,60 +459,4 @@ func (o *owner) send(seq uint64, events []event.Event, now time.Time, hot bool) 
 	if warning != "" {
 		o.p.warn(warning + "; last: " + err.Error())
 	}
-}
-
-// finish is what happens after Close: flush, last clear, linger.
-func (o *owner) finish() {
-	o.closing = true
-	o.p.mu.Lock()
-	closed := o.p.closedAt
-	o.p.mu.Unlock()
-	deadline := closed.Add(o.s.ShutdownTimeout)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		now := time.Now()
-		left := deadline.Sub(now)
-		if left <= 0 {
-			break
-		}
-		more, wait := o.step(now)
-		if more {
-			continue
-		}
-		if o.drained {
-			break
-		}
-		timer.Reset(min(wait, left))
-		select {
-		case _, ok := <-o.wake:
-			o.woken(ok)
-		case <-timer.C:
-		}
-	}
-	o.abandon()
-	if o.s.ClearOnClose {
-		o.publishClear()
-	}
-	for _, r := range o.flushes {
-		r.done <- &Error{Op: "flush", Err: ErrClosed}
-	}
-	o.flushes = nil
-	linger := min(o.s.ShutdownTimeout,
-		time.Until(closed.Add(o.s.ShutdownTimeout+closeGrace-closeMargin)))
-	o.transport.close(max(linger, 0))
-}
-
-// abandon counts what is left in the queue as dropped.
-func (o *owner) abandon() {
-	o.p.mu.Lock()
-	for {
-		if _, ok := o.p.queue.pop(); !ok {
-			break
-		}
-		o.p.stats.SendErrorDrops++
-	}
-	warning := o.p.dropWarningLocked()
-	o.p.mu.Unlock()
-	o.p.warn(warning)
 }

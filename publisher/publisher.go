@@ -73,6 +73,10 @@ type Publisher struct {
 	endpoint string
 	// replayEndpoint is where replays are served.
 	replayEndpoint string
+	// ring is nil without replays and when all is over; replayCounters is nil
+	// without replays.
+	ring           *ring
+	replayCounters *replayCounters
 	queue          queue
 	stats          Stats
 	warned         uint64
@@ -248,6 +252,7 @@ func (p *Publisher) started(attempt *startAttempt, err error) (serve, closing bo
 	case err != nil:
 		p.state = StateNew
 		p.endpoint, p.replayEndpoint = "", ""
+		p.ring, p.replayCounters = nil, nil
 		p.stats = Stats{}
 	case !closing:
 		p.state = StateRunning
@@ -262,6 +267,7 @@ func (p *Publisher) ended() {
 	p.mu.Lock()
 	p.state = StateClosed
 	p.stats.Subscriptions = 0
+	p.ring = nil
 	p.releaseLocked()
 	p.mu.Unlock()
 	close(p.done)
@@ -342,6 +348,14 @@ func (p *Publisher) Stats() Stats {
 	s.DroppedBatches = s.QueueFullDrops + s.SendErrorDrops
 	s.QueueDepth = p.queue.len
 	s.QueueBytes = p.queue.bytes
+	if p.ring != nil {
+		s.RingBatches, s.RingBytes = p.ring.size()
+	}
+	if c := p.replayCounters; c != nil {
+		s.ReplayRequests, s.ReplayMalformed = c.requests.Load(), c.malformed.Load()
+		s.ReplayTruncated, s.ReplayAborted = c.truncated.Load(), c.aborted.Load()
+		s.ReplayBatches = c.batches.Load()
+	}
 	return s
 }
 

@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package publisher
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// openReplay binds the replay endpoint and begins to serve it, if there is one,
+// and makes both endpoints known.
+func (o *owner) openReplay(ctx context.Context, bound string, exposed bool) error {
+	var replayBound string
+	var replayExposed bool
+	var counters *replayCounters
+	if o.s.replays {
+		socket, at, reachable, err := openReplaySocket(ctx, o.s, o.p.warn)
+		if err != nil {
+			return err
+		}
+		replayBound, replayExposed, counters = at, reachable, new(replayCounters)
+		o.ring = newRing(o.s.BufferSteps, o.s.ReplayBufferBytes)
+		o.replay = newReplayServer(o.s, socket, o.ring, counters)
+		go o.replay.serve()
+	}
+	o.p.mu.Lock()
+	o.p.endpoint, o.p.replayEndpoint = bound, replayBound
+	o.p.ring, o.p.replayCounters = o.ring, counters
+	o.p.mu.Unlock()
+	for _, e := range []struct {
+		at      string
+		exposed bool
+	}{{bound, exposed}, {replayBound, replayExposed}} {
+		if e.exposed {
+			o.p.warn(fmt.Sprintf("%s can be reached from other machines: the stream holds the token ids of "+
+				"all prompts, unencrypted and for anyone who connects", e.at))
+		}
+	}
+	return nil
+}
+
+// endReplay makes the replay server finish; see replayServer.end.
+func (o *owner) endReplay(deadline, lingerEnd time.Time) {
+	if o.replay != nil {
+		o.replay.end(deadline, lingerEnd)
+	}
+}
+
+// waitReplay returns when the replay endpoint is free.
+func (o *owner) waitReplay() {
+	if o.replay != nil {
+		<-o.replay.done
+	}
+}
