@@ -109,7 +109,7 @@ func newRoot(std streams) *cobra.Command {
 			return nil
 		},
 		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
-		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return checkFileFlags(c.Flags()) },
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return checkEmptyFlags(c.Flags()) },
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 	}
@@ -122,12 +122,14 @@ func newRoot(std streams) *cobra.Command {
 	return root
 }
 
-// checkFileFlags refuses an empty name, as an unset variable gives it: a file
-// that was asked for would silently not be written.
-func checkFileFlags(flags *pflag.FlagSet) error {
-	for _, name := range []string{"resident-out", "mirror-out"} {
-		if f := flags.Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
-			return fmt.Errorf(`--%s "": want a file`, name)
+// checkEmptyFlags refuses an empty name, as an unset variable gives it, where
+// none at all has a meaning: what was asked for would silently not be done.
+func checkEmptyFlags(flags *pflag.FlagSet) error {
+	for _, c := range []struct{ name, want string }{
+		{"trace", "a file"}, {"resident-out", "a file"}, {"mirror-out", "a file"}, {"replay-endpoint", "an endpoint"},
+	} {
+		if f := flags.Lookup(c.name); f != nil && f.Changed && f.Value.String() == "" {
+			return fmt.Errorf(`--%s "": want %s`, c.name, c.want)
 		}
 	}
 	return nil
@@ -142,6 +144,7 @@ func flagError(err error) error {
 	f := invalid.GetFlag()
 	want := map[string]string{
 		"int":      "a whole number",
+		"int64":    "a whole number",
 		"float64":  "a number",
 		"duration": "a duration, such as 500ms or 1m30s",
 		"bool":     "true or false",

@@ -8,151 +8,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"os"
 	"slices"
 	"time"
-
-	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/kvcast/kvcast/bindings"
 	"github.com/kvcast/kvcast/bindings/event"
 	"github.com/kvcast/kvcast/cmd/kvcast/internal/trace"
 	"github.com/kvcast/kvcast/cuda/inventory"
 	"github.com/kvcast/kvcast/publisher"
-	"github.com/kvcast/kvcast/publisher/subscribe"
 )
 
-const (
-	// maxConcurrency leaves room in the manager's limit of 2^20 open sequences
-	// for the one that is being opened.
-	maxConcurrency = 1<<20 - 1
-	// publisherOff is the value of --publisher for a manager without a stream.
-	publisherOff = "off"
-	// interruptedFlush is how long an interrupted run may go on publishing
-	// what has been recorded.
-	interruptedFlush = 5 * time.Second
-)
-
-// replayOptions are the flags of replay.
-type replayOptions struct {
-	trace       string
-	limit       int
-	blockSize   int
-	capacity    int
-	sinkBlocks  int
-	device      string
-	concurrency int
-	decode      bool
-	speed       float64
-
-	publisher       string
-	endpoint        string
-	topic           string
-	encoding        string
-	hash            string
-	waitSubscribers int
-	clearOnClose    bool
-	hold            time.Duration
-
-	json        bool
-	residentOut string
-}
-
-func newReplay(std streams) *cobra.Command {
-	var o replayOptions
-	cmd := &cobra.Command{
-		Use:   "replay --trace FILE",
-		Short: "Replay a request trace through the allocator and publish the events",
-		Args:  exactArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return replay(cmd.Context(), o, std)
-		},
-	}
-	f := cmd.Flags()
-	f.SortFlags = false
-	f.StringVar(&o.trace, "trace", "", "request trace, one JSON object per line (Mooncake format)")
-	f.IntVar(&o.limit, "limit", 0, "stop after N requests (0 = all)")
-	f.IntVar(&o.blockSize, "block-size", 16, "tokens per block")
-	f.IntVar(&o.capacity, "capacity-blocks", 20000, "pages in the pool")
-	f.IntVar(&o.sinkBlocks, "sink-blocks", 50000, "stored blocks that may wait for the publisher (max_entries)")
-	f.StringVar(&o.device, "device", "auto", "auto (at present always host) or host")
-	f.IntVar(&o.concurrency, "concurrency", 1, "sequences alive at once")
-	f.BoolVar(&o.decode, "decode", false, "commit the output tokens too")
-	f.Float64Var(&o.speed, "speed", 0, "0 = as fast as possible, 1 = real time, 2 = twice as fast")
-	f.StringVar(&o.publisher, "publisher", string(publisher.KindZMQ), "zmq, null (no socket) or off (no events)")
-	f.StringVar(&o.endpoint, "endpoint", publisher.DefaultOptions().Endpoint, "where to bind")
-	f.StringVar(&o.topic, "topic", "", "topic of all messages")
-	f.StringVar(&o.encoding, "encoding", "map", "form of the events: map")
-	f.StringVar(&o.hash, "hash", subscribe.FormName(event.Signed64), "signed64, unsigned64, portable63 or bytes")
-	f.IntVar(&o.waitSubscribers, "wait-subscribers", 0, "send nothing before N have subscribed (else a short replay is over before a tap connects)")
-	f.DurationVar(&o.hold, "hold", 0, "keep the socket open for that long after the end; nothing more is sent")
-	f.BoolVar(&o.json, "json", false, "print the summary as one JSON object")
-	f.StringVar(&o.residentOut, "resident-out", "", "write the hashes of all reusable blocks to this file")
-	f.BoolVar(&o.clearOnClose, "clear-on-close", false, "send a last clear")
-	return cmd
-}
-
-// check validates what only the command line knows about; the publisher and
-// the manager check the rest of their own options.
-func (o *replayOptions) check() (event.Form, error) {
-	for _, f := range []struct {
-		name            string
-		value, min, max int
-	}{
-		{"limit", o.limit, 0, math.MaxInt},
-		{"block-size", o.blockSize, 1, 4096},
-		{"capacity-blocks", o.capacity, 1, 1 << 27},
-		{"sink-blocks", o.sinkBlocks, 1, math.MaxUint32},
-		{"concurrency", o.concurrency, 1, maxConcurrency},
-		{"wait-subscribers", o.waitSubscribers, 0, math.MaxInt32},
-	} {
-		switch {
-		case f.value < f.min && f.max == math.MaxInt:
-			return 0, fmt.Errorf("--%s %d: want at least %d", f.name, f.value, f.min)
-		case f.value < f.min || f.value > f.max:
-			return 0, fmt.Errorf("--%s %d: want %d to %d", f.name, f.value, f.min, f.max)
-		}
-	}
-	if o.trace == "" {
-		return 0, errors.New("--trace is missing")
-	}
-	if math.IsNaN(o.speed) || o.speed < 0 || math.IsInf(o.speed, 0) {
-		return 0, fmt.Errorf("--speed %g: want 0 or a positive number", o.speed)
-	}
-	if o.hold < 0 {
-		return 0, fmt.Errorf("--hold %s: want 0 or more", o.hold)
-	}
-	if o.encoding != "map" {
-		return 0, fmt.Errorf("--encoding %q: want map", o.encoding)
-	}
-	switch o.publisher {
-	case string(publisher.KindZMQ), string(publisher.KindNull), publisherOff:
-	default:
-		return 0, fmt.Errorf("--publisher %q: want zmq, null or off", o.publisher)
-	}
-	form, ok := subscribe.ParseForm(o.hash)
-	if !ok {
-		return 0, fmt.Errorf("--hash %q: want signed64, unsigned64, portable63 or bytes", o.hash)
-	}
-	return form, nil
-}
-
-// checkFiles refuses to write over the trace, under whatever name.
-func (o *replayOptions) checkFiles() error {
-	if o.residentOut == "" {
-		return nil
-	}
-	in, err := os.Stat(o.trace)
-	if err != nil || !in.Mode().IsRegular() {
-		return nil // opening it says what is wrong, if anything
-	}
-	if out, err := os.Stat(o.residentOut); err == nil && os.SameFile(in, out) {
-		return fmt.Errorf("--resident-out %s: is the trace itself", o.residentOut)
-	}
-	return nil
-}
+// interruptedFlush is how long an interrupted run may go on publishing what has
+// been recorded.
+const interruptedFlush = 5 * time.Second
 
 // errInterrupted is for a run that had not yet done anything.
 var errInterrupted = errors.New("interrupted before the first request")
@@ -161,6 +29,10 @@ var errInterrupted = errors.New("interrupted before the first request")
 // anything is bound, sent or written.
 func replay(ctx context.Context, o replayOptions, std streams) (err error) {
 	form, err := o.check()
+	if err != nil {
+		return err
+	}
+	options, err := o.publisherOptions(form)
 	if err != nil {
 		return err
 	}
@@ -191,7 +63,7 @@ func replay(ctx context.Context, o replayOptions, std streams) (err error) {
 			err = closeErr
 		}
 	}()
-	if err := r.open(ctx); err != nil {
+	if err := r.open(ctx, options); err != nil {
 		return err
 	}
 	if err := r.run(ctx); err != nil {
@@ -224,98 +96,6 @@ func wait(ctx context.Context, d time.Duration) {
 	case <-timer.C:
 	}
 }
-
-// requestSource reads a trace up to a limit.
-type requestSource struct {
-	*trace.Reader
-	file  *os.File
-	limit int
-	read  int
-}
-
-// openTrace opens a trace. A regular file is read through once, so that a
-// broken line is found before anything happens, and so that the number of
-// requests is known; it is -1 for a pipe, whose writer is waited for.
-func openTrace(ctx context.Context, path string, limit int) (*requestSource, int, error) {
-	fail := func(err error) (*requestSource, int, error) {
-		return nil, 0, fmt.Errorf("--trace %s: %w", path, bareError(err))
-	}
-	// Without NONBLOCK the open itself would wait, and nothing could end that.
-	// For what is no pipe it changes nothing.
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return fail(err)
-	}
-	total := -1
-	info, err := file.Stat()
-	if err == nil && info.Mode()&os.ModeNamedPipe != 0 {
-		if err = waitPipeWriter(ctx, file); err == errInterrupted {
-			file.Close()
-			return nil, 0, err
-		}
-	}
-	if err == nil && info.IsDir() {
-		err = errors.New("is a directory")
-	}
-	if err == nil && info.Mode().IsRegular() {
-		s := &requestSource{Reader: trace.NewReader(path, file), limit: limit}
-		for err == nil {
-			if _, err = s.next(); ctx.Err() != nil {
-				err = errInterrupted
-			}
-		}
-		total = s.read
-		if err != io.EOF {
-			file.Close()
-			return nil, 0, err // names file and line
-		}
-		_, err = file.Seek(0, io.SeekStart)
-	}
-	if err != nil {
-		file.Close()
-		return fail(err)
-	}
-	return &requestSource{Reader: trace.NewReader(path, file), file: file, limit: limit}, total, nil
-}
-
-// waitPipeWriter returns when there is something to read or a writer has come
-// and gone.
-func waitPipeWriter(ctx context.Context, pipe *os.File) error {
-	conn, err := pipe.SyscallConn()
-	if err != nil {
-		return err
-	}
-	for {
-		ready := 0
-		if controlErr := conn.Control(func(fd uintptr) {
-			fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-			ready, err = unix.Poll(fds, int(fifoPoll.Milliseconds()))
-		}); controlErr != nil {
-			return controlErr
-		}
-		switch {
-		case ctx.Err() != nil:
-			return errInterrupted
-		case err != nil && err != unix.EINTR:
-			return err
-		case ready > 0:
-			return nil
-		}
-	}
-}
-
-func (s *requestSource) next() (*trace.Request, error) {
-	if s.limit > 0 && s.read == s.limit {
-		return nil, io.EOF
-	}
-	req, err := s.Next()
-	if err == nil {
-		s.read++
-	}
-	return req, err
-}
-
-func (s *requestSource) close() { s.file.Close() }
 
 // replayer is one run of replay.
 type replayer struct {
@@ -350,20 +130,13 @@ type replayer struct {
 
 // open makes stream, manager and publisher, in the order in which they need
 // each other, and starts the publisher.
-func (r *replayer) open(ctx context.Context) (err error) {
+func (r *replayer) open(ctx context.Context, options publisher.Options) (err error) {
 	config := bindings.Config{
 		TokensPerBlock: r.o.blockSize,
 		CapacityBlocks: r.o.capacity,
 		MaxSequences:   r.o.concurrency + 1,
 	}
 	if r.o.publisher != publisherOff {
-		options := publisher.DefaultOptions()
-		options.Kind = publisher.Kind(r.o.publisher)
-		options.Endpoint = r.o.endpoint
-		options.Topic = r.o.topic
-		options.Hash = r.form
-		options.WaitSubscribers = r.o.waitSubscribers
-		options.ClearOnClose = r.o.clearOnClose
 		options.Warn = func(message string) { r.bar.note("kvcast: warning: " + oneLine(message)) }
 		options.OnBound = r.bound
 		if r.publisher, err = publisher.New(options); err != nil {
@@ -388,17 +161,21 @@ func (r *replayer) open(ctx context.Context) (err error) {
 		if ctx.Err() != nil {
 			return errInterrupted
 		}
-		return err
+		return byFlag(err)
 	}
 	return nil
 }
 
-// bound tells the endpoint to whoever cannot know it, and to a person.
+// bound tells the endpoints to whoever cannot know them, and to a person.
 func (r *replayer) bound(endpoint string) {
-	if endpoint == "" || endpoint == r.o.endpoint && !r.bar.terminal {
+	replays := r.publisher.ReplayEndpoint()
+	if endpoint == r.o.endpoint && replays == r.o.replayEndpoint && !r.bar.terminal {
 		return
 	}
 	text := "kvcast: publishing on " + endpoint
+	if replays != "" {
+		text += ", replays on " + replays
+	}
 	if n := r.o.waitSubscribers; n > 0 {
 		text += fmt.Sprintf(", waiting for %d subscribers", n)
 	}
@@ -592,6 +369,7 @@ func (r *replayer) settle(ctx context.Context) error {
 		s.HitRate = float64(s.HitBlocks) / float64(s.PromptBlocks)
 	}
 	s.Publisher, s.Hash, s.BlockSize, s.CapacityBlocks = r.o.publisher, r.o.hash, r.o.blockSize, r.o.capacity
+	s.Encoding = r.o.encoding
 
 	pages, err := r.manager.Stats()
 	if err != nil {
@@ -633,7 +411,10 @@ func (r *replayer) streamFigures() error {
 	sent := r.publisher.Stats()
 	s.Batches, s.Events, s.BytesPublished = sent.PublishedBatches, sent.PublishedEvents, sent.PublishedBytes
 	s.DroppedBatches = sent.DroppedBatches
-	s.Endpoint = r.publisher.Endpoint()
+	s.Endpoint, s.ReplayEndpoint = r.publisher.Endpoint(), r.publisher.ReplayEndpoint()
+	s.ReplayRequests, s.ReplayMalformed = sent.ReplayRequests, sent.ReplayMalformed
+	s.ReplayTruncated, s.ReplayAborted = sent.ReplayTruncated, sent.ReplayAborted
+	s.ReplayBatches = sent.ReplayBatches
 	s.Epoch = fmt.Sprintf("%016x", r.publisher.Epoch())
 	return nil
 }

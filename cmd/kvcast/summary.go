@@ -49,6 +49,13 @@ type summary struct {
 	Events         uint64 `json:"events"`
 	BytesPublished uint64 `json:"bytes_published"`
 	DroppedBatches uint64 `json:"dropped_batches"`
+	// Requests for earlier batches up to then, and the batches of the answers;
+	// --hold answers more.
+	ReplayRequests  uint64 `json:"replay_requests"`
+	ReplayMalformed uint64 `json:"replay_malformed"`
+	ReplayTruncated uint64 `json:"replay_truncated"`
+	ReplayAborted   uint64 `json:"replay_aborted"`
+	ReplayBatches   uint64 `json:"replay_batches"`
 
 	// WallSeconds runs from the first request until everything is published.
 	// SchedulerSeconds is the time spent in calls of the allocator, NsPerBlock
@@ -62,7 +69,10 @@ type summary struct {
 	Device    string `json:"device"`
 	Publisher string `json:"publisher"`
 	Endpoint  string `json:"endpoint"`
-	Hash      string `json:"hash"`
+	// ReplayEndpoint is empty without replays.
+	ReplayEndpoint string `json:"replay_endpoint"`
+	Hash           string `json:"hash"`
+	Encoding       string `json:"encoding"`
 
 	BlockSize      int  `json:"block_size"`
 	CapacityBlocks int  `json:"capacity_blocks"`
@@ -101,6 +111,9 @@ func (s *summary) print(w io.Writer, asJSON bool) error {
 	if s.Publisher != publisherOff {
 		row("published", "%s batches, %s events, %s bytes (%s)",
 			grouped(s.Batches), grouped(s.Events), grouped(s.BytesPublished), s.Publisher)
+	}
+	if s.ReplayEndpoint != "" {
+		row("replays", "%s requests so far, %s batches", grouped(s.ReplayRequests), grouped(s.ReplayBatches))
 	}
 	row("time", "%.3f s, %.3f s of it in the allocator, %.0f ns per block",
 		s.WallSeconds, s.SchedulerSeconds, s.NsPerBlock)
