@@ -23,6 +23,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/kvcast/kvcast/publisher/subscribe"
 )
 
 const (
@@ -67,7 +69,7 @@ func run(ctx context.Context, args []string, std streams) int {
 	if err == nil {
 		return exitGood
 	}
-	fmt.Fprintf(std.err, "kvcast: %s\n", oneLine(err.Error()))
+	fmt.Fprintf(std.err, "kvcast: %s\n", oneLine(endpointError(err).Error()))
 	if errors.As(err, new(breachError)) {
 		return exitBreach
 	}
@@ -156,6 +158,19 @@ func flagError(err error) error {
 		want += " that is not so large"
 	}
 	return fmt.Errorf("--%s %q: want %s", f.Name, invalid.GetValue(), want)
+}
+
+// endpointError names what of tap's command line is wrong where the subscriber
+// says what it was about to do.
+func endpointError(err error) error {
+	var e *subscribe.Error
+	if !errors.As(err, &e) || e.Err != subscribe.ErrEndpoint {
+		return err
+	}
+	if argument := map[string]string{"connect": "ENDPOINT", "replay": "--replay"}[e.Op]; argument != "" {
+		return errors.New(argument + " " + e.Detail)
+	}
+	return err
 }
 
 // newHelp is cobra's help command, except that a wrong name is an error.
