@@ -364,11 +364,12 @@ func rawFrames(messages ...string) (b []byte) {
 // newRawPeer has subscribed to nothing.
 func newRawPeer(t testing.TB, endpoint string) rawSubscriber {
 	t.Helper()
-	return newRaw(t, endpoint, "SUB", "XPUB")
+	return newRaw(t, endpoint, "SUB", "XPUB", "")
 }
 
-// newRaw speaks for a socket of one kind to one of another.
-func newRaw(t testing.TB, endpoint, own, other string) rawSubscriber {
+// newRaw speaks for a socket of one kind to one of another. Only a DEALER has an
+// identity.
+func newRaw(t testing.TB, endpoint, own, other, identity string) rawSubscriber {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
 	if err != nil {
@@ -381,9 +382,9 @@ func newRaw(t testing.TB, endpoint, own, other string) rawSubscriber {
 	copy(greeting[12:], "NULL")
 	ready := "\x05READY\x0bSocket-Type\x00\x00\x00" + string(rune(len(own))) + own
 	theirs := 2 + 6 + 12 + 4 + len(other)
-	if identity := "\x08Identity\x00\x00\x00\x00"; own == "DEALER" {
-		ready += identity
-		theirs += len(identity)
+	if property := "\x08Identity\x00\x00\x00"; own == "DEALER" {
+		ready += property + string(rune(len(identity))) + identity
+		theirs += len(property) + 1
 	}
 	// One step at a time: libzmq 4.3.4 hangs up on a peer that sends all at once.
 	for _, step := range []struct {

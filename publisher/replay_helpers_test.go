@@ -6,6 +6,8 @@ package publisher
 import (
 	"encoding/binary"
 	"fmt"
+	"sync"
+	"syscall"
 	"testing"
 
 	zmq "github.com/pebbe/zmq4"
@@ -167,12 +169,34 @@ func publishBatches(t testing.TB, p *Publisher, n int) {
 // rawReplayPeer speaks just enough ZMTP to send requests, and reads nothing.
 type rawReplayPeer struct{ rawSubscriber }
 
-func newRawReplayPeer(t testing.TB, endpoint string) rawReplayPeer {
+func newRawReplayPeer(t testing.TB, endpoint, identity string) rawReplayPeer {
 	t.Helper()
-	return rawReplayPeer{newRaw(t, endpoint, "DEALER", "ROUTER")}
+	return rawReplayPeer{newRaw(t, endpoint, "DEALER", "ROUTER", identity)}
+}
+
+// reset ends the connection as the end of a process does that has not read all.
+func (r rawReplayPeer) reset() {
+	r.SetLinger(0)
+	r.Close()
 }
 
 func (r rawReplayPeer) ask(t testing.TB, start uint64) {
 	t.Helper()
 	r.send(t, string(seqFrame(start)))
+}
+
+// newSocketPair returns the descriptor of a socket and what closes it, which
+// otherwise happens at the end of the test.
+func newSocketPair(t testing.TB) (fd int, closePair func()) {
+	t.Helper()
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closePair = sync.OnceFunc(func() {
+		syscall.Close(pair[0])
+		syscall.Close(pair[1])
+	})
+	t.Cleanup(closePair)
+	return pair[0], closePair
 }

@@ -460,7 +460,7 @@ func TestCloseDuringReplay(t *testing.T) {
 	if err := p.Flush(withPatience(t)); err != nil {
 		t.Fatal(err)
 	}
-	dead := newRawReplayPeer(t, p.ReplayEndpoint())
+	dead := newRawReplayPeer(t, p.ReplayEndpoint(), "")
 	dead.ask(t, 0)
 	alive := newDealer(t, p.ReplayEndpoint())
 	alive.ask(1)
