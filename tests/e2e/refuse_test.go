@@ -196,7 +196,11 @@ func TestRefusesOccupiedEndpoints(t *testing.T) {
 		"ipc://" + file,
 	} {
 		p := start(t, "replay", "--trace", traceFile, "--limit", "1", "--endpoint", endpoint, "--resident-out", out)
-		p.wantLine(2, endpoint, "address in use")
+		p.wantLine(2, "--endpoint ", endpoint, "address in use")
+		// Both are bound or neither is.
+		p = start(t, "replay", "--trace", traceFile, "--limit", "1", "--endpoint", "ipc://"+filepath.Join(filepath.Dir(out), "live"),
+			"--replay-endpoint", endpoint, "--resident-out", out)
+		p.wantLine(2, "--replay-endpoint ", endpoint, "address in use")
 	}
 	if got := read(t, file); got != "mine" {
 		t.Errorf("the file now holds %q", got)
@@ -264,29 +268,44 @@ func TestRefusesUnwritableFiles(t *testing.T) {
 		}
 	})
 	t.Run("full disk", func(t *testing.T) {
-		// A limit for the size of files acts as a disk that becomes full.
 		folder := t.TempDir()
 		out := filepath.Join(folder, "r")
 		if err := os.WriteFile(out, []byte("old\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		script := `ulimit -f 1; exec "$@"`
-		for _, args := range [][]string{
-			{"replay", "--trace", traceFile, "--limit", "5", "--publisher", "off", "--resident-out", out},
-		} {
-			p := command(t)
-			p.Cmd.Path, p.Cmd.Args = "/bin/sh", append([]string{"sh", "-c", script, "sh", kvcast.path}, args...)
-			p.Cmd.Stdout = &p.stdout
-			if err := p.Start(); err != nil {
-				t.Fatal(err)
-			}
-			p.wantLine(2, "--resident-out "+out+": file too large")
-		}
+		p := fullDisk(t, "replay", "--trace", traceFile, "--limit", "5", "--publisher", "off", "--resident-out", out)
+		p.wantLine(2, "--resident-out "+out+": file too large")
+		live, history := held(t)
+		p = fullDisk(t, "tap", live, "--replay", history, "--json", "--max-batches", "2", "--mirror-out", out)
+		p.wantLine(2, "--mirror-out "+out+": file too large")
 		if got := read(t, out); got != "old\n" {
 			t.Errorf("the old file now holds %q", got)
 		}
 		if names := listFolder(t, folder); !slices.Equal(names, []string{"r"}) {
 			t.Errorf("left behind: %v", names)
+		}
+	})
+	t.Run("tap", func(t *testing.T) {
+		live, history := held(t)
+		p := start(t, "tap", live, "--replay", history, "--max-batches", "2", "--mirror-out", "/dev/full")
+		p.wantLine(2, "--mirror-out /dev/full: no space left on device")
+		// Lines that cannot be printed end the run, and no mirror is left of it.
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer full.Close()
+		folder := t.TempDir()
+		for _, form := range []string{"--json=true", "--json=false"} {
+			p := command(t, "tap", live, "--replay", history, form, "--mirror-out", filepath.Join(folder, "m"))
+			p.Cmd.Stdout = full
+			if err := p.Start(); err != nil {
+				t.Fatal(err)
+			}
+			p.wantLine(2, "standard output: no space left on device")
+			if names := listFolder(t, folder); len(names) != 0 {
+				t.Errorf("left behind: %v", names)
+			}
 		}
 	})
 	t.Run("full standard output", func(t *testing.T) {
@@ -327,6 +346,34 @@ func TestRefusesUnwritableFiles(t *testing.T) {
 		w.Close()
 		p.wantLine(2, "standard output: broken pipe")
 	})
+}
+
+// fullDisk runs kvcast where a limit for the size of files acts as a disk that
+// becomes full.
+func fullDisk(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := command(t)
+	p.Cmd.Path, p.Cmd.Args = "/bin/sh", append([]string{"sh", "-c", `ulimit -f 1; exec "$@"`, "sh", kvcast.path}, args...)
+	p.Cmd.Stdout = &p.stdout
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// held is a replay that is over and serves what it has sent; it ends with the
+// test.
+func held(t *testing.T) (live, history string) {
+	t.Helper()
+	folder := shortTemp(t)
+	live, history = "ipc://"+filepath.Join(folder, "s"), "ipc://"+filepath.Join(folder, "r")
+	p := startPiped(t, "replay", "--trace", traceFile, "--limit", "5", "--endpoint", live, "--replay-endpoint", history, "--hold", "1h")
+	var s replaySummary
+	p.line(&s)
+	if s.Batches < 2 {
+		t.Fatalf("only %d batches", s.Batches)
+	}
+	return live, history
 }
 
 // A resident set goes through links and pipes, and keeps the mode of a file
