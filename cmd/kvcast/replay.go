@@ -131,6 +131,11 @@ type replayer struct {
 // open makes stream, manager and publisher, in the order in which they need
 // each other, and starts the publisher.
 func (r *replayer) open(ctx context.Context, options publisher.Options) (err error) {
+	// Each value alone has been checked; what they ask for together need not fit
+	// the machine.
+	tooLarge := func(err error) error {
+		return fmt.Errorf("--capacity-blocks %d, --sink-blocks %d: %w", r.o.capacity, r.o.sinkBlocks, err)
+	}
 	config := bindings.Config{
 		TokensPerBlock: r.o.blockSize,
 		CapacityBlocks: r.o.capacity,
@@ -144,12 +149,12 @@ func (r *replayer) open(ctx context.Context, options publisher.Options) (err err
 		}
 		r.stream, err = bindings.NewStream(bindings.StreamConfig{Form: r.form, MaxEntries: r.o.sinkBlocks})
 		if err != nil {
-			return err
+			return tooLarge(err)
 		}
 		config.Stream = r.stream
 	}
 	if r.manager, err = bindings.NewManager(config); err != nil {
-		return err
+		return tooLarge(err)
 	}
 	if r.publisher == nil {
 		return nil
