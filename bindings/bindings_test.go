@@ -512,7 +512,7 @@ func TestDedup(t *testing.T) {
 // TestFences: a freed page is its own stream's at once and everybody else's
 // only after its fence; a match says what to wait for.
 func TestFences(t *testing.T) {
-	m := newManager(t, bindings.Config{CapacityBlocks: 2, PageBytes: 8, Poison: true})
+	m := newManager(t, bindings.Config{CapacityBlocks: 2, PageBytes: 8, Poison: true, ResumeGatePermille: 1000})
 	s1, err := m.NewDeviceStream()
 	if err != nil {
 		t.Fatal(err)

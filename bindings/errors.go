@@ -151,6 +151,11 @@ var (
 	opRelease = newOp("release")
 
 	opResidency = newOp("residency")
+	opCancel    = newOp("cancel")
+	opSuspend   = newOp("suspend")
+	opResume    = newOp("resume")
+	opTruncate  = newOp("truncate")
+	opStop      = newOp("stop")
 )
 
 // item is the error of one item, nil for OK.

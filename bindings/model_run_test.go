@@ -210,6 +210,7 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 	entries := rapid.SampledFrom([]int{1, 4, 4, 4, 8, 12, 50000}).Draw(t, "entries")
 	form := event.Form(rapid.IntRange(0, 3).Draw(t, "form"))
 	maxRun := rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "blocks per event")
+	gate := rapid.SampledFrom([]int{1000, 1000, 970, 500, 250}).Draw(t, "gate")
 	seed := rapid.Uint64Min(1).Draw(t, "seed")
 
 	stream, err := bindings.NewStream(bindings.StreamConfig{
@@ -221,13 +222,14 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 	manager, err := bindings.NewManager(bindings.Config{
 		TokensPerBlock: blockSize, CapacityBlocks: total, MaxSequences: maxSequences,
 		PageBytes: 16, Seed: seed, Poison: true, Stream: stream,
+		ResumeGatePermille: gate,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := &lockstep{
 		t:       t,
-		m:       newModel(blockSize, total, maxSequences),
+		m:       newModel(blockSize, total, maxSequences, gate),
 		manager: manager,
 		stream:  stream,
 		mirror:  newMirror(form, maxRun),
@@ -326,16 +328,28 @@ func (l *lockstep) sequence(s *mSequence) {
 	l.t.Helper()
 	info, err := l.manager.Info(s.id)
 	l.same("info", err, nil)
-	l.equal("info", info, bindings.SequenceInfo{
+	want := bindings.SequenceInfo{
 		CommittedTokens: s.committed,
 		MatchedTokens:   s.matched,
 		CapacityTokens:  len(s.pages) * l.m.blockSize,
 		DeviceStream:    s.stream,
 		Pages:           len(s.pages),
 		Detached:        s.epoch != l.m.epoch,
-	})
+		State:           bindings.Active,
+	}
+	if !want.Detached {
+		want.ReusableBlocks = len(s.blocks)
+	}
+	if s.suspended {
+		want.State, want.CapacityTokens = bindings.Suspended, 0
+	}
+	l.equal("info", info, want)
 	pages, err := l.manager.Pages(s.id, nil)
 	l.same("pages", err, nil)
+	if s.suspended {
+		l.equal("pages while suspended", len(pages), 0)
+		return
+	}
 	l.equal("pages", len(pages), len(s.pages))
 	for i, p := range s.pages {
 		if l.m.owner[pages[i]] == nil && p.holders == 1 && p.block == nil && !l.owned(p) {
@@ -381,19 +395,22 @@ func (l *lockstep) create(t *rapid.T) {
 			Scope:        scope.scope,
 			MustCompute:  rapid.SampledFrom([]int{bindings.ComputeNothing, bindings.ComputeNothing, 0, 1, 2, 3}).Draw(t, "must compute"),
 			DeviceStream: rapid.SampledFrom(l.openStreams()).Draw(t, "device stream"),
+			Suspended:    rapid.SampledFrom([]bool{true, false, false, false}).Draw(t, "suspended"),
+			StopBefore: rapid.SampledFrom([]int{0, 0, 0, 0, bindings.StopNow, 1,
+				len(tokens) + l.m.blockSize}).Draw(t, "stop before"),
 		}
 	}
 	out := make([]bindings.CreateResult, len(prompts))
 	l.same("create", l.manager.Create(prompts, out), nil)
 	for i, p := range prompts {
-		s, waits := l.m.create(scopes[i], p.Tokens, p.MustCompute, p.DeviceStream)
+		s, matched, waits := l.m.create(scopes[i], p)
 		if s == nil {
 			l.same("create", out[i].Err, bindings.ErrNotNow)
 			continue
 		}
 		l.same("create", out[i].Err, nil)
 		s.id = out[i].Sequence.ID()
-		l.equal("matched tokens", out[i].MatchedTokens, s.matched)
+		l.equal("matched tokens", out[i].MatchedTokens, matched)
 		// The model's device has not changed since the first prompt's turn.
 		l.waits("create", out[i].Waits, waits)
 		if s.stream != 0 {
@@ -513,6 +530,9 @@ func (l *lockstep) commit(t *rapid.T) {
 		return
 	}
 	room := len(s.pages)*l.m.blockSize - s.committed
+	if s.suspended {
+		room = 1
+	}
 	n := rapid.SampledFrom([]int{0, min(1, room), room / 2, room, room}).Draw(t, "count")
 	if rapid.IntRange(0, 30).Draw(t, "too many") == 30 {
 		n = room + 1
@@ -524,7 +544,7 @@ func (l *lockstep) commitTokens(s *mSequence, tokens []uint32) {
 	l.worked()
 	// The fake engine computes the blocks that become full: their pages get a
 	// mark that follows from the key.
-	if s.committed+len(tokens) <= len(s.pages)*l.m.blockSize {
+	if !s.suspended && s.committed+len(tokens) <= len(s.pages)*l.m.blockSize {
 		all := append(slices.Clone(s.tokens), tokens...)
 		key := s.scope.root
 		for i := 0; (i+1)*l.m.blockSize <= len(all); i++ {
@@ -564,9 +584,13 @@ func (l *lockstep) request(t *rapid.T) {
 	stream := rapid.SampledFrom(l.openStreams()).Draw(t, "device stream")
 	l.worked()
 	out := make([]bindings.CreateResult, 1)
-	l.same("create", l.manager.Create([]bindings.Prompt{
-		{Tokens: tokens, Scope: scope.scope, DeviceStream: stream}}, out), nil)
-	s, waits := l.m.create(scope, tokens, 0, stream)
+	p := bindings.Prompt{Tokens: tokens, Scope: scope.scope, DeviceStream: stream}
+	l.same("create", l.manager.Create([]bindings.Prompt{p}, out), nil)
+	s, _, waits := l.m.create(scope, p)
+	if s == nil {
+		l.same("create", out[0].Err, bindings.ErrNotNow)
+		return
+	}
 	l.same("create", out[0].Err, nil)
 	s.id = out[0].Sequence.ID()
 	l.waits("create", out[0].Waits, waits)
@@ -586,7 +610,7 @@ func (l *lockstep) request(t *rapid.T) {
 // scribble leaves late writes behind on pages that are not committed.
 func (l *lockstep) scribble(t *rapid.T) {
 	s := l.pick(t)
-	if s == nil {
+	if s == nil || s.suspended {
 		return
 	}
 	for i := s.committed / l.m.blockSize; i < len(s.pages); i++ {
@@ -622,9 +646,95 @@ func (l *lockstep) releaseAll(sequences []*mSequence) {
 	l.same("release", l.manager.Release(append(ids, ids[0]), errs), nil)
 	for i, s := range sequences {
 		l.same("release", errs[i], nil)
-		l.m.release(s)
+		l.m.release(s, false)
 	}
 	l.same("release", errs[len(ids)], bindings.ErrStaleHandle)
+}
+
+func (l *lockstep) cancel(t *rapid.T) {
+	s := l.pick(t)
+	if s == nil || rapid.Bool().Draw(t, "rather not") {
+		return
+	}
+	l.worked()
+	l.stale = append(l.stale, s.id)
+	errs := make([]error, 2)
+	l.same("cancel", l.manager.Cancel([]bindings.SequenceID{s.id, s.id}, errs), nil)
+	l.same("cancel", errs[0], nil)
+	l.same("cancel", errs[1], bindings.ErrStaleHandle)
+	l.m.release(s, true)
+}
+
+func (l *lockstep) suspend(t *rapid.T) {
+	s := l.pick(t)
+	if s == nil {
+		return
+	}
+	l.worked()
+	if !s.suspended && rapid.SampledFrom([]bool{true, false, false}).Draw(t, "grow first") {
+		// With much to keep, so that others come to need it.
+		room := rapid.IntRange(0, l.m.total).Draw(t, "room") * l.m.blockSize
+		if !l.growTo(s, s.committed+room) {
+			return
+		}
+	}
+	keep := rapid.SampledFrom([]bool{true, true, true, false}).Draw(t, "keep")
+	errs := make([]error, 1)
+	l.same("suspend", l.manager.Suspend([]bindings.SuspendItem{{Sequence: s.id, Keep: keep}}, errs), nil)
+	l.same("suspend", errs[0], l.m.suspend(s, keep))
+	l.sequence(s)
+}
+
+func (l *lockstep) resume(t *rapid.T) {
+	s := l.pick(t)
+	if s == nil {
+		return
+	}
+	l.worked()
+	out := make([]bindings.ResumeResult, 1)
+	l.same("resume", l.manager.Resume([]bindings.SequenceID{s.id}, out), nil)
+	want := l.m.resume(s)
+	l.same("resume", out[0].Err, want.err)
+	if want.err == nil {
+		l.equal("surviving tokens", out[0].CommittedTokens, s.committed)
+		l.equal("lost tokens", out[0].LostTokens, want.lost)
+		l.waits("resume", out[0].Waits, want.waits)
+		if s.stream != 0 {
+			l.same("stream wait", l.manager.StreamWait(s.stream, out[0].Waits), nil)
+			l.m.streamWait(s.stream, want.waits)
+		}
+	}
+	l.sequence(s)
+}
+
+func (l *lockstep) truncate(t *rapid.T) {
+	s := l.pick(t)
+	if s == nil {
+		return
+	}
+	l.worked()
+	capacity := s.committed + rapid.IntRange(0, 2*l.m.blockSize).Draw(t, "room")
+	if rapid.SampledFrom([]bool{true, false, false, false, false}).Draw(t, "too little") {
+		capacity = s.committed / 2
+	}
+	out := make([]bindings.TruncateResult, 1)
+	l.same("truncate", l.manager.Truncate([]bindings.TruncateItem{{Sequence: s.id, CapacityTokens: capacity}}, out), nil)
+	freed, err := l.m.truncate(s, capacity)
+	l.same("truncate", out[0].Err, err)
+	l.equal("freed pages", out[0].FreedPages, freed)
+	l.sequence(s)
+}
+
+func (l *lockstep) stop(t *rapid.T) {
+	s := l.pick(t)
+	if s == nil || rapid.Bool().Draw(t, "rather not") {
+		return
+	}
+	l.worked()
+	position := rapid.IntRange(0, s.committed+2*l.m.blockSize).Draw(t, "position")
+	errs := make([]error, 1)
+	l.same("stop", l.manager.Stop([]bindings.StopItem{{Sequence: s.id, StopBefore: position}}, errs), nil)
+	l.same("stop", errs[0], l.m.stop(s, position))
 }
 
 func (l *lockstep) useStale(t *rapid.T) {
@@ -640,6 +750,17 @@ func (l *lockstep) useStale(t *rapid.T) {
 	l.same("commit", committed[0].Err, bindings.ErrStaleHandle)
 	_, err := l.manager.Pages(id, nil)
 	l.same("pages", err, bindings.ErrStaleHandle)
+	errs := make([]error, 1)
+	l.same("suspend", l.manager.Suspend([]bindings.SuspendItem{{Sequence: id}}, errs), nil)
+	l.same("suspend", errs[0], bindings.ErrStaleHandle)
+	l.same("stop", l.manager.Stop([]bindings.StopItem{{Sequence: id}}, errs), nil)
+	l.same("stop", errs[0], bindings.ErrStaleHandle)
+	resumed := make([]bindings.ResumeResult, 1)
+	l.same("resume", l.manager.Resume([]bindings.SequenceID{id}, resumed), nil)
+	l.same("resume", resumed[0].Err, bindings.ErrStaleHandle)
+	truncated := make([]bindings.TruncateResult, 1)
+	l.same("truncate", l.manager.Truncate([]bindings.TruncateItem{{Sequence: id}}, truncated), nil)
+	l.same("truncate", truncated[0].Err, bindings.ErrStaleHandle)
 }
 
 func (l *lockstep) reset(t *rapid.T) {
@@ -788,8 +909,17 @@ func (l *lockstep) check(*rapid.T) {
 		Resets:             l.m.resets,
 		RefusedNotNow:      l.m.refusedNotNow,
 		RefusedNeverFits:   l.m.refusedNeverFits,
+		RefusedGate:        l.m.refusedGate,
+		ReclaimedPages:     l.m.reclaimed,
+		CancelledSequences: l.m.cancelled,
 		MetadataBytes:      got.MetadataBytes,
 		Prefault:           got.Prefault,
+	}
+	for _, s := range l.m.sequences {
+		if s.suspended {
+			want.SuspendedSequences++
+			want.KeptPages += uint64(len(s.pages))
+		}
 	}
 	if got != want {
 		l.t.Fatalf("stats\n got  %+v\n want %+v", got, want)
@@ -917,6 +1047,11 @@ func runModel(steps *int) func(*rapid.T) {
 			"scribble":     with(l.scribble),
 			"release":      with(l.release),
 			"release many": with(l.releaseMany),
+			"suspend":      with(l.suspend),
+			"resume":       with(l.resume),
+			"truncate":     with(l.truncate),
+			"stop":         with(l.stop),
+			"cancel":       with(l.cancel),
 			"stale":        with(l.useStale),
 			"reset":        with(l.reset),
 			"advance":      with(l.advance),

@@ -60,6 +60,13 @@ type mSequence struct {
 	matched   int
 	epoch     int
 	committed int
+	// No block from this one on becomes reusable; -1: no limit.
+	stopBlocks int
+	// While suspended, path has the tokens of the blocks in the tree and pages
+	// what is kept of the rest.
+	suspended, fresh, restKept bool
+	suspendedAt                int
+	path                       []uint32
 }
 
 type mOp struct {
@@ -88,6 +95,8 @@ type model struct {
 	blockSize    int
 	total        int
 	maxSequences int
+	gate         int // permille
+	suspensions  int
 
 	resident   map[event.Digest]*mBlock
 	known      map[event.Digest]*mKnown
@@ -104,13 +113,15 @@ type model struct {
 	// Counters with the names of bindings.Stats.
 	created, asked, matched, stored, deduplicated, evicted, resetBlocks, resets uint64
 	refusedNotNow, refusedNeverFits, peakLive, partial                          uint64
+	refusedGate, reclaimed, cancelled                                           uint64
 }
 
-func newModel(blockSize, total, maxSequences int) *model {
+func newModel(blockSize, total, maxSequences, gate int) *model {
 	return &model{
 		blockSize:    blockSize,
 		total:        total,
 		maxSequences: maxSequences,
+		gate:         gate,
 		free:         total,
 		resident:     map[event.Digest]*mBlock{},
 		known:        map[event.Digest]*mKnown{},
@@ -342,13 +353,7 @@ func (m *model) waitsFor(pages []*mPage, stream bindings.DeviceStream) []mFence 
 func (m *model) match(scope *mScope, tokens []uint32, mustCompute int) []*mBlock {
 	var found []*mBlock
 	key := scope.root
-	switch mustCompute {
-	case 0:
-		mustCompute = 1
-	case bindings.ComputeNothing:
-		mustCompute = 0
-	}
-	for n := m.blockSize; n <= len(tokens)-mustCompute; n += m.blockSize {
+	for n := m.blockSize; n <= len(tokens)-leftToCompute(mustCompute); n += m.blockSize {
 		key = blockKey(key, tokens[n-m.blockSize:n])
 		b := m.resident[key]
 		if b == nil {
@@ -359,28 +364,73 @@ func (m *model) match(scope *mScope, tokens []uint32, mustCompute int) []*mBlock
 	return found
 }
 
-// create opens a sequence (without its id) and says what to wait for; nil when
-// too many are open.
-func (m *model) create(scope *mScope, tokens []uint32, mustCompute int,
-	stream bindings.DeviceStream) (*mSequence, []mFence) {
-	if len(m.sequences) >= m.maxSequences {
-		return nil, nil
+func leftToCompute(mustCompute int) int {
+	switch mustCompute {
+	case 0:
+		return 1
+	case bindings.ComputeNothing:
+		return 0
 	}
-	found := m.match(scope, tokens, mustCompute)
-	s := &mSequence{stream: stream, scope: scope, blocks: found, epoch: m.epoch}
+	return mustCompute
+}
+
+// gateOpen: somebody must always get on.
+func (m *model) gateOpen() bool {
+	for _, s := range m.sequences {
+		if !s.suspended {
+			return m.live()*1000 <= m.gate*m.total
+		}
+	}
+	return true
+}
+
+// take lets a sequence hold what was found for it.
+func (m *model) take(s *mSequence, found []*mBlock) {
+	s.blocks = found
 	for _, b := range found {
 		m.hold(b.page)
 		s.pages = append(s.pages, b.page)
 	}
-	s.matched = len(found) * m.blockSize
-	s.committed = s.matched
-	s.tokens = slices.Clone(tokens[:s.matched])
-	m.sequences = append(m.sequences, s)
-	m.created++
-	m.asked += uint64(len(tokens) / m.blockSize)
-	m.matched += uint64(len(found))
 	m.notePeak()
-	return s, m.waitsFor(s.pages, stream)
+}
+
+// create opens a sequence (without its id) and says what was matched and what
+// to wait for; nil when too many are open or the gate is closed.
+func (m *model) create(scope *mScope, p bindings.Prompt) (*mSequence, int, []mFence) {
+	if len(m.sequences) >= m.maxSequences {
+		return nil, 0, nil
+	}
+	if !p.Suspended && !m.gateOpen() {
+		m.refusedGate++
+		return nil, 0, nil
+	}
+	found := m.match(scope, p.Tokens, p.MustCompute)
+	matched := len(found) * m.blockSize
+	s := &mSequence{stream: p.DeviceStream, scope: scope, epoch: m.epoch, stopBlocks: -1}
+	switch {
+	case p.StopBefore == bindings.StopNow:
+		s.stopBlocks = 0
+	case p.StopBefore > 0:
+		s.stopBlocks = p.StopBefore / m.blockSize
+	}
+	m.created++
+	m.asked += uint64(len(p.Tokens) / m.blockSize)
+	var waits []mFence
+	if p.Suspended {
+		s.suspended, s.fresh = true, true
+		m.suspensions++
+		s.suspendedAt = m.suspensions
+		whole := max(0, len(p.Tokens)-leftToCompute(p.MustCompute)) / m.blockSize * m.blockSize
+		s.path = slices.Clone(p.Tokens[:whole])
+	} else {
+		m.take(s, found)
+		s.matched, s.committed = matched, matched
+		s.tokens = slices.Clone(p.Tokens[:matched])
+		m.matched += uint64(len(found))
+		waits = m.waitsFor(s.pages, s.stream)
+	}
+	m.sequences = append(m.sequences, s)
+	return s, matched, waits
 }
 
 type mGrow struct {
@@ -393,6 +443,9 @@ type mGrow struct {
 }
 
 func (m *model) grow(s *mSequence, capacityTokens int) mGrow {
+	if s.suspended {
+		return mGrow{err: bindings.ErrBadState}
+	}
 	target := (capacityTokens + m.blockSize - 1) / m.blockSize
 	need := target - len(s.pages)
 	if need <= 0 {
@@ -429,11 +482,35 @@ func (m *model) grow(s *mSequence, capacityTokens int) mGrow {
 			gone[b.parent]++
 		}
 	}
+	// The last resort: what suspended sequences keep, the latest first.
+	var stripped []*mSequence
+	if len(victims) < demand {
+		gain := 0
+		for _, keeper := range m.keepers() {
+			if len(victims)+gain >= demand {
+				break
+			}
+			for _, p := range keeper.pages {
+				if p.holders == 1 && m.usableBy(p.ready, s.stream) && m.usableBy(p.used, s.stream) {
+					gain++
+				}
+			}
+			stripped = append(stripped, keeper)
+		}
+		if len(victims)+gain >= demand {
+			demand = max(0, demand-gain)
+			victims = victims[:demand]
+		}
+	}
 	if len(victims) < demand {
 		m.refusedNotNow++
 		// All that nobody holds and that cannot be had is kept by fences.
 		leaving := len(m.lru) - len(victims) + len(m.quarantine) - own
 		return mGrow{err: bindings.ErrNotNow, leaving: leaving}
+	}
+	for _, keeper := range stripped {
+		m.reclaimed += uint64(len(keeper.pages))
+		m.strip(keeper)
 	}
 	// Pages that only this stream can use come first, those with the oldest
 	// fences before the others, then free ones, then those of the victims.
@@ -492,7 +569,7 @@ type mCommit struct {
 
 func (m *model) commit(s *mSequence, tokens []uint32) mCommit {
 	r := mCommit{firstChanged: -1}
-	if s.committed+len(tokens) > len(s.pages)*m.blockSize {
+	if s.suspended || s.committed+len(tokens) > len(s.pages)*m.blockSize {
 		r.err = bindings.ErrBadState
 		return r
 	}
@@ -504,6 +581,10 @@ func (m *model) commit(s *mSequence, tokens []uint32) mCommit {
 	}
 	var replaced []*mPage
 	for i := first; i < s.committed/m.blockSize; i++ {
+		// Behind a block that is not reusable none can be.
+		if len(s.blocks) != i || s.stopBlocks >= 0 && i >= s.stopBlocks {
+			break
+		}
 		parentKey, parent := s.scope.root, (*mBlock)(nil)
 		if i > 0 {
 			parent = s.blocks[i-1]
@@ -546,22 +627,145 @@ func (m *model) commit(s *mSequence, tokens []uint32) mCommit {
 }
 
 // release closes a sequence, last block first.
-func (m *model) release(s *mSequence) {
+func (m *model) release(s *mSequence, cancel bool) {
 	i := slices.Index(m.sequences, s)
 	m.sequences = slices.Delete(m.sequences, i, i+1)
 	fences := m.record(s.stream)
 	for i := len(s.pages) - 1; i >= 0; i-- {
 		m.drop(s.pages[i], fences)
 	}
-	if s.epoch == m.epoch && s.committed%m.blockSize != 0 {
+	tail := s.committed%m.blockSize != 0 && (!s.suspended || s.restKept)
+	if s.epoch == m.epoch && tail && !cancel {
 		m.partial++
 	}
+	if cancel {
+		m.cancelled++
+	}
+}
+
+// keepers are the suspended sequences with pages, the latest first.
+func (m *model) keepers() []*mSequence {
+	var keepers []*mSequence
+	for _, s := range m.sequences {
+		if s.suspended && len(s.pages) > 0 {
+			keepers = append(keepers, s)
+		}
+	}
+	slices.SortFunc(keepers, func(a, b *mSequence) int { return b.suspendedAt - a.suspendedAt })
+	return keepers
+}
+
+// strip takes away what a suspended sequence keeps.
+func (m *model) strip(s *mSequence) {
+	for i := len(s.pages) - 1; i >= 0; i-- {
+		m.drop(s.pages[i], nil)
+	}
+	s.pages, s.restKept = nil, false
+}
+
+func (m *model) suspend(s *mSequence, keep bool) error {
+	if s.suspended {
+		return bindings.ErrBadState
+	}
+	linked := 0
+	if s.epoch == m.epoch {
+		linked = len(s.blocks)
+	}
+	fences := m.record(s.stream)
+	var rest []*mPage
+	for i := len(s.pages) - 1; i >= 0; i-- {
+		if keep && i >= linked {
+			s.pages[i].used = append(s.pages[i].used, fences...)
+			rest = slices.Insert(rest, 0, s.pages[i])
+		} else {
+			m.drop(s.pages[i], fences)
+		}
+	}
+	s.path = slices.Clone(s.tokens[:linked*m.blockSize])
+	s.pages, s.blocks, s.suspended, s.restKept = rest, nil, true, keep
+	m.suspensions++
+	s.suspendedAt = m.suspensions
+	return nil
+}
+
+type mResume struct {
+	err   error
+	lost  int
+	waits []mFence
+}
+
+func (m *model) resume(s *mSequence) mResume {
+	if !s.suspended {
+		return mResume{err: bindings.ErrBadState}
+	}
+	if !m.gateOpen() {
+		m.refusedGate++
+		return mResume{err: bindings.ErrNotNow}
+	}
+	var found []*mBlock
+	if s.epoch == m.epoch {
+		found = m.match(s.scope, s.path, bindings.ComputeNothing)
+	}
+	var r mResume
+	whole := !s.fresh && len(found)*m.blockSize == len(s.path)
+	if !whole || !s.restKept {
+		m.strip(s)
+		before := s.committed
+		s.committed = len(found) * m.blockSize
+		s.tokens = slices.Clone(s.path[:s.committed])
+		if !s.fresh {
+			r.lost = before - s.committed
+		}
+	}
+	rest := s.pages
+	s.pages = nil
+	m.take(s, found)
+	s.pages = append(s.pages, rest...)
+	if s.fresh {
+		s.matched = s.committed
+		m.matched += uint64(len(found))
+	}
+	s.matched = min(s.matched, s.committed)
+	s.suspended, s.fresh, s.restKept, s.path = false, false, false, nil
+	r.waits = m.waitsFor(s.pages, s.stream)
+	return r
+}
+
+func (m *model) truncate(s *mSequence, capacityTokens int) (int, error) {
+	if s.suspended || capacityTokens < s.committed {
+		return 0, bindings.ErrBadState
+	}
+	target := (capacityTokens + m.blockSize - 1) / m.blockSize
+	fences := m.record(s.stream)
+	freed := 0
+	for ; len(s.pages) > target; freed++ {
+		m.drop(s.pages[len(s.pages)-1], fences)
+		s.pages = s.pages[:len(s.pages)-1]
+	}
+	return freed, nil
+}
+
+func (m *model) stop(s *mSequence, position int) error {
+	if s.suspended {
+		return bindings.ErrBadState
+	}
+	if at := position / m.blockSize; s.stopBlocks < 0 || at < s.stopBlocks {
+		s.stopBlocks = at
+	}
+	return nil
 }
 
 // reset empties the tree and detaches the open sequences.
 func (m *model) reset() {
 	m.resets++
 	m.resetBlocks += uint64(len(m.resident))
+	// Suspended sequences go on in the new tree, without what they kept.
+	for _, s := range m.sequences {
+		if s.suspended && s.epoch == m.epoch {
+			s.epoch++
+			m.strip(s)
+		}
+	}
 	m.epoch++
 	for _, b := range m.lru {
 		m.giveUp(b.page)

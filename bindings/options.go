@@ -21,6 +21,10 @@ type Config struct {
 	CapacityBlocks int
 	// MaxSequences may be open at once, 1..2^20; default 4096.
 	MaxSequences int
+	// ResumeGatePermille: no sequence becomes active while more than this share
+	// of the pool is live, unless none is; 1..1000, 1000 being no gate; default
+	// 970.
+	ResumeGatePermille int
 	// PageBytes of device memory belong to each page; default 0, which keeps
 	// the books only.
 	PageBytes uint64
@@ -46,6 +50,7 @@ func (c *Config) raw() (cgo.Config, error) {
 		{"TokensPerBlock", c.TokensPerBlock, &raw.TokensPerBlock},
 		{"CapacityBlocks", c.CapacityBlocks, &raw.CapacityBlocks},
 		{"MaxSequences", c.MaxSequences, &raw.MaxSequences},
+		{"ResumeGatePermille", c.ResumeGatePermille, &raw.ResumeGatePermille},
 	} {
 		if err := set32("new manager", f.name, f.value, f.to); err != nil {
 			return raw, err

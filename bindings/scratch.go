@@ -35,6 +35,12 @@ type scratch struct {
 	done    []uint8
 
 	residency []cgo.BlockResidency
+
+	suspend   []cgo.SuspendItem
+	resumed   []cgo.ResumeResult
+	truncate  []cgo.TruncateItem
+	truncated []cgo.TruncateResult
+	stop      []cgo.StopItem
 }
 
 const (
@@ -115,6 +121,18 @@ func (s *scratch) flatten(op string, prompts []Prompt) ([]uint32, error) {
 			DeviceStream: uint64(p.DeviceStream),
 			Scope:        cgo.NoScope,
 			MustCompute:  must,
+		}
+		if p.Suspended {
+			raw.Flags |= cgo.PromptSuspended
+		}
+		switch {
+		case p.StopBefore == StopNow:
+			raw.Flags |= cgo.PromptStopBefore
+		case p.StopBefore < 0:
+			return nil, argumentError(op, "prompt %d: StopBefore is %d", i, p.StopBefore)
+		case p.StopBefore > 0:
+			raw.Flags |= cgo.PromptStopBefore
+			raw.StopBefore = uint64(p.StopBefore)
 		}
 		if p.Scope != nil {
 			// Neighbours often share their scope.

@@ -264,7 +264,35 @@ func (s *script) dispatch(o *operation) string {
 	case "commit":
 		return s.commit(o) + "\n"
 	case "release":
-		return s.release(o) + "\n"
+		return s.release(o, s.manager.Release) + "\n"
+	case "cancel":
+		return s.release(o, s.manager.Cancel) + "\n"
+	case "suspend":
+		errs := make([]error, 1)
+		item := bindings.SuspendItem{Sequence: s.sequence(o.next()).id, Keep: o.count("keep", 0) != 0}
+		if err := s.manager.Suspend([]bindings.SuspendItem{item}, errs); err != nil {
+			return outcome(err) + "\n"
+		}
+		return outcome(errs[0]) + "\n"
+	case "resume":
+		return s.resume(o) + "\n"
+	case "truncate":
+		out := make([]bindings.TruncateResult, 1)
+		item := bindings.TruncateItem{Sequence: s.sequence(o.next()).id, CapacityTokens: number(o.next())}
+		if err := s.manager.Truncate([]bindings.TruncateItem{item}, out); err != nil {
+			return outcome(err) + "\n"
+		}
+		if out[0].Err != nil {
+			return outcome(out[0].Err) + "\n"
+		}
+		return fmt.Sprintf("freed %d\n", out[0].FreedPages)
+	case "stop":
+		errs := make([]error, 1)
+		item := bindings.StopItem{Sequence: s.sequence(o.next()).id, StopBefore: number(o.next())}
+		if err := s.manager.Stop([]bindings.StopItem{item}, errs); err != nil {
+			return outcome(err) + "\n"
+		}
+		return outcome(errs[0]) + "\n"
 	case "info":
 		return s.info(o) + "\n"
 	case "shared":
@@ -337,6 +365,8 @@ func (s *script) openCache(o *operation) string {
 		PageBytes:      16,
 		Seed:           1,
 		Poison:         true,
+
+		ResumeGatePermille: o.count("gate", 1000),
 	}
 	streamConfig := bindings.StreamConfig{
 		MaxEntries:        o.count("entries", 50000),
@@ -448,6 +478,12 @@ func (s *script) waits(fences []bindings.Fence) string {
 func (s *script) create(o *operation) string {
 	name := o.next()
 	prompt := bindings.Prompt{Tokens: tokenList(o.next()), Scope: scope(o), MustCompute: mustCompute(o)}
+	prompt.Suspended = o.count("suspended", 0) != 0
+	if stop := o.take("stop", ""); stop == "0" {
+		prompt.StopBefore = bindings.StopNow
+	} else if stop != "" {
+		prompt.StopBefore = number(stop)
+	}
 	if on := o.take("on", ""); on != "" {
 		prompt.DeviceStream = s.deviceStream(on)
 	}
@@ -559,12 +595,26 @@ func (s *script) commit(o *operation) string {
 	return text + s.waits(r.Waits)
 }
 
-func (s *script) release(o *operation) string {
+func (s *script) resume(o *operation) string {
+	q := s.sequence(o.next())
+	var out [1]bindings.ResumeResult
+	if err := s.manager.Resume([]bindings.SequenceID{q.id}, out[:]); err != nil {
+		return outcome(err)
+	}
+	r := &out[0]
+	if r.Err != nil {
+		return outcome(r.Err)
+	}
+	q.waits = slices.Clone(r.Waits)
+	return fmt.Sprintf("committed %d, lost %d%s", r.CommittedTokens, r.LostTokens, s.waits(r.Waits))
+}
+
+func (s *script) release(o *operation, call func([]bindings.SequenceID, []error) error) string {
 	var texts []string
 	for first := true; first || len(o.plain) > 0; first = false {
 		var errs [1]error
 		id := s.sequence(o.next()).id
-		if err := s.manager.Release([]bindings.SequenceID{id}, errs[:]); err != nil {
+		if err := call([]bindings.SequenceID{id}, errs[:]); err != nil {
 			errs[0] = err
 		}
 		texts = append(texts, outcome(errs[0]))
@@ -584,6 +634,11 @@ func (s *script) info(o *operation) string {
 	}
 	if info.Detached {
 		text += ", detached"
+	}
+	if info.State == bindings.Suspended {
+		text += ", suspended"
+	} else if full := info.CommittedTokens / s.blockSize; !info.Detached && info.ReusableBlocks != full {
+		text += fmt.Sprintf(", reusable %d", info.ReusableBlocks)
 	}
 	return text
 }
@@ -753,8 +808,12 @@ func (s *script) stats() string {
 	if err != nil {
 		bad("%v", err)
 	}
-	return fmt.Sprintf("live %d, cached %d, free %d, quarantined %d; blocks %d, roots %d, sequences %d",
+	text := fmt.Sprintf("live %d, cached %d, free %d, quarantined %d; blocks %d, roots %d, sequences %d",
 		n.LivePages, n.CachedPages, n.FreePages, n.QuarantinedPages, n.Blocks, n.Roots, n.Sequences)
+	if n.SuspendedSequences != 0 {
+		text += fmt.Sprintf(", suspended %d, kept %d", n.SuspendedSequences, n.KeptPages)
+	}
+	return text
 }
 
 type scriptCount struct {
@@ -791,6 +850,9 @@ func (s *script) counters() string {
 		{"resets", n.Resets},
 		{"not now", n.RefusedNotNow},
 		{"never fits", n.RefusedNeverFits},
+		{"gate", n.RefusedGate},
+		{"reclaimed", n.ReclaimedPages},
+		{"cancelled", n.CancelledSequences},
 		{"peak live", n.PeakLivePages},
 	})
 }

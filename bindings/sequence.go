@@ -45,18 +45,25 @@ type Prompt struct {
 	MustCompute int
 	// DeviceStream is where the sequence's kernels will run; 0: none.
 	DeviceStream DeviceStream
+	// Suspended lets the sequence begin suspended: it holds nothing until Resume
+	// matches the prompt, and the gate does not stop it.
+	Suspended bool
+	// StopBefore is a position: no block that holds the token there (counted
+	// from 0) or a later one is made reusable by the sequence. 0: no limit;
+	// StopNow: no block at all.
+	StopBefore int
 }
 
 // CreateResult is what became of one prompt.
 type CreateResult struct {
-	// Err is nil, ErrInvalidArgument, ErrNotNow (MaxSequences are open),
-	// ErrStaleHandle (the device stream) or ErrOutOfMemory; then
-	// the rest is zero.
+	// Err is nil, ErrInvalidArgument, ErrNotNow (MaxSequences are open, or
+	// the gate of Config.ResumeGatePermille is closed), ErrStaleHandle (the
+	// device stream) or ErrOutOfMemory; then the rest is zero.
 	Err error
 	// Sequence is the view of the new sequence.
 	Sequence Sequence
 	// MatchedTokens were found: whole blocks that the sequence now holds and
-	// that count as committed.
+	// that count as committed. With Prompt.Suspended: what Resume would find now.
 	MatchedTokens int
 	// Waits are fences that the sequence's device stream must wait for before
 	// it reads the pages. The slice's memory is reused if the result is.
@@ -313,26 +320,7 @@ func (m *Manager) appendWaits(dst []Fence, id uint64, count uint32,
 // go back to the pool behind a fence. errs[i] is nil or ErrStaleHandle; errs
 // must be at least as long as ids.
 func (m *Manager) Release(ids []SequenceID, errs []error) error {
-	if err := checkCounts(opRelease.name, len(ids), len(errs)); err != nil {
-		return err
-	}
-	if err := m.enter(opRelease.name); err != nil {
-		return err
-	}
-	defer m.leave()
-	sc := m.scratch.get()
-	defer m.scratch.put(sc)
-	sc.ids, sc.status = sized(sc.ids, len(ids)), sized(sc.status, len(ids))
-	for i, id := range ids {
-		sc.ids[i] = uint64(id)
-	}
-	if s := m.raw.SequencesRelease(sc.ids, sc.status, &sc.err); s != cgo.OK {
-		return callError(opRelease.name, s, &sc.err)
-	}
-	for i, s := range sc.status {
-		errs[i] = opRelease.item(s)
-	}
-	return nil
+	return m.byID(opRelease, ids, errs, cgo.Manager.SequencesRelease)
 }
 
 // SequenceInfo are the facts of one sequence.
@@ -341,10 +329,13 @@ type SequenceInfo struct {
 	MatchedTokens   int
 	CapacityTokens  int
 	DeviceStream    DeviceStream
-	// Pages is the number of pages the sequence has.
+	// Pages is the number of pages the sequence has; suspended: has kept.
 	Pages int
 	// Detached after a reset: later commits create no block.
 	Detached bool
+	State    SequenceState
+	// ReusableBlocks are the leading blocks that are in the tree.
+	ReusableBlocks int
 }
 
 // Info reads the facts of a sequence.
@@ -353,7 +344,8 @@ func (m *Manager) Info(id SequenceID) (SequenceInfo, error) {
 	return info, err
 }
 
-// Pages appends the pages of a sequence, in order, to dst.
+// Pages appends the pages of a sequence, in order, to dst; a suspended one shows
+// none.
 func (m *Manager) Pages(id SequenceID, dst []uint32) ([]uint32, error) {
 	const op = "pages"
 	for start := len(dst); ; {
@@ -361,7 +353,7 @@ func (m *Manager) Pages(id SequenceID, dst []uint32) ([]uint32, error) {
 		if err != nil {
 			return dst, err
 		}
-		if written >= info.Pages {
+		if written >= info.Pages || info.State != Active {
 			return dst[:start+written], nil
 		}
 		// Room for what there is now; the sequence may grow meanwhile.
@@ -390,6 +382,8 @@ func (m *Manager) get(op string, id SequenceID, first uint32,
 		DeviceStream:    DeviceStream(raw.DeviceStream),
 		Pages:           int(raw.PageCount),
 		Detached:        raw.Detached != 0,
+		State:           SequenceState(raw.State),
+		ReusableBlocks:  int(raw.ReusableBlocks),
 	}, written, nil
 }
 

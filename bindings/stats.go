@@ -27,6 +27,9 @@ type Stats struct {
 	Blocks    uint64 // in the tree
 	Roots     uint64 // scopes in the tree
 	Sequences uint64 // open
+	// SuspendedSequences of the open ones, and the pages in their keeping.
+	SuspendedSequences uint64
+	KeptPages          uint64
 
 	CreatedSequences   uint64
 	AskedBlocks        uint64 // full blocks of the prompts given to Create
@@ -38,6 +41,9 @@ type Stats struct {
 	Resets             uint64
 	RefusedNotNow      uint64 // grow items
 	RefusedNeverFits   uint64
+	RefusedGate        uint64 // sequences that the gate did not let become active
+	ReclaimedPages     uint64 // kept pages that others needed
+	CancelledSequences uint64
 
 	MetadataBytes uint64        // host memory of arenas and tables
 	Prefault      time.Duration // what touching them took when the manager was made
@@ -77,6 +83,11 @@ func (m *Manager) Stats() (Stats, error) {
 		Resets:             raw.Resets,
 		RefusedNotNow:      raw.RefusedNotNow,
 		RefusedNeverFits:   raw.RefusedNeverFits,
+		SuspendedSequences: raw.SuspendedSequences,
+		KeptPages:          raw.KeptPages,
+		RefusedGate:        raw.RefusedGate,
+		ReclaimedPages:     raw.ReclaimedPages,
+		CancelledSequences: raw.CancelledSequences,
 		MetadataBytes:      raw.MetadataBytes,
 		Prefault:           time.Duration(raw.PrefaultNs),
 	}, nil

@@ -176,6 +176,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Config{}.PageBytes) - unsafe.Sizeof(C.kvc_config{}.page_bytes)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Config{}.Seed) - unsafe.Offsetof(C.kvc_config{}.seed)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Config{}.Seed) - unsafe.Sizeof(C.kvc_config{}.seed)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.ResumeGatePermille) - unsafe.Offsetof(C.kvc_config{}.resume_gate_permille)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.ResumeGatePermille) - unsafe.Sizeof(C.kvc_config{}.resume_gate_permille)]struct{}{}
 
 	// kvc_scope
 	_ [0]struct{} = [unsafe.Sizeof(Scope{}) - unsafe.Sizeof(C.kvc_scope{})]struct{}{}
@@ -213,6 +215,10 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Prompt{}.Scope) - unsafe.Sizeof(C.kvc_prompt{}.scope)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Prompt{}.MustCompute) - unsafe.Offsetof(C.kvc_prompt{}.must_compute)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Prompt{}.MustCompute) - unsafe.Sizeof(C.kvc_prompt{}.must_compute)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Prompt{}.Flags) - unsafe.Offsetof(C.kvc_prompt{}.flags)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Prompt{}.Flags) - unsafe.Sizeof(C.kvc_prompt{}.flags)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Prompt{}.StopBefore) - unsafe.Offsetof(C.kvc_prompt{}.stop_before)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Prompt{}.StopBefore) - unsafe.Sizeof(C.kvc_prompt{}.stop_before)]struct{}{}
 
 	// kvc_create_result
 	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}) - unsafe.Sizeof(C.kvc_create_result{})]struct{}{}
@@ -280,6 +286,47 @@ var (
 	_ [0]struct{} = [unsafe.Offsetof(CommitResult{}.Waits) - unsafe.Offsetof(C.kvc_commit_result{}.waits)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(CommitResult{}.Waits) - unsafe.Sizeof(C.kvc_commit_result{}.waits)]struct{}{}
 
+	// kvc_suspend_item
+	_ [0]struct{} = [unsafe.Sizeof(SuspendItem{}) - unsafe.Sizeof(C.kvc_suspend_item{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(SuspendItem{}.Sequence) - unsafe.Offsetof(C.kvc_suspend_item{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(SuspendItem{}.Sequence) - unsafe.Sizeof(C.kvc_suspend_item{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(SuspendItem{}.Flags) - unsafe.Offsetof(C.kvc_suspend_item{}.flags)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(SuspendItem{}.Flags) - unsafe.Sizeof(C.kvc_suspend_item{}.flags)]struct{}{}
+
+	// kvc_resume_result
+	_ [0]struct{} = [unsafe.Sizeof(ResumeResult{}) - unsafe.Sizeof(C.kvc_resume_result{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ResumeResult{}.Status) - unsafe.Offsetof(C.kvc_resume_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ResumeResult{}.Status) - unsafe.Sizeof(C.kvc_resume_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ResumeResult{}.WaitCount) - unsafe.Offsetof(C.kvc_resume_result{}.wait_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ResumeResult{}.WaitCount) - unsafe.Sizeof(C.kvc_resume_result{}.wait_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ResumeResult{}.CommittedTokens) - unsafe.Offsetof(C.kvc_resume_result{}.committed_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ResumeResult{}.CommittedTokens) - unsafe.Sizeof(C.kvc_resume_result{}.committed_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ResumeResult{}.LostTokens) - unsafe.Offsetof(C.kvc_resume_result{}.lost_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ResumeResult{}.LostTokens) - unsafe.Sizeof(C.kvc_resume_result{}.lost_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ResumeResult{}.Waits) - unsafe.Offsetof(C.kvc_resume_result{}.waits)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ResumeResult{}.Waits) - unsafe.Sizeof(C.kvc_resume_result{}.waits)]struct{}{}
+
+	// kvc_truncate_item
+	_ [0]struct{} = [unsafe.Sizeof(TruncateItem{}) - unsafe.Sizeof(C.kvc_truncate_item{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(TruncateItem{}.Sequence) - unsafe.Offsetof(C.kvc_truncate_item{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(TruncateItem{}.Sequence) - unsafe.Sizeof(C.kvc_truncate_item{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(TruncateItem{}.CapacityTokens) - unsafe.Offsetof(C.kvc_truncate_item{}.capacity_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(TruncateItem{}.CapacityTokens) - unsafe.Sizeof(C.kvc_truncate_item{}.capacity_tokens)]struct{}{}
+
+	// kvc_truncate_result
+	_ [0]struct{} = [unsafe.Sizeof(TruncateResult{}) - unsafe.Sizeof(C.kvc_truncate_result{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(TruncateResult{}.Status) - unsafe.Offsetof(C.kvc_truncate_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(TruncateResult{}.Status) - unsafe.Sizeof(C.kvc_truncate_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(TruncateResult{}.FreedPages) - unsafe.Offsetof(C.kvc_truncate_result{}.freed_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(TruncateResult{}.FreedPages) - unsafe.Sizeof(C.kvc_truncate_result{}.freed_pages)]struct{}{}
+
+	// kvc_stop_item
+	_ [0]struct{} = [unsafe.Sizeof(StopItem{}) - unsafe.Sizeof(C.kvc_stop_item{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StopItem{}.Sequence) - unsafe.Offsetof(C.kvc_stop_item{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StopItem{}.Sequence) - unsafe.Sizeof(C.kvc_stop_item{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StopItem{}.StopBefore) - unsafe.Offsetof(C.kvc_stop_item{}.stop_before)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StopItem{}.StopBefore) - unsafe.Sizeof(C.kvc_stop_item{}.stop_before)]struct{}{}
+
 	// kvc_sequence_info
 	_ [0]struct{} = [unsafe.Sizeof(SequenceInfo{}) - unsafe.Sizeof(C.kvc_sequence_info{})]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(SequenceInfo{}.CommittedTokens) - unsafe.Offsetof(C.kvc_sequence_info{}.committed_tokens)]struct{}{}
@@ -294,6 +341,10 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(SequenceInfo{}.PageCount) - unsafe.Sizeof(C.kvc_sequence_info{}.page_count)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(SequenceInfo{}.Detached) - unsafe.Offsetof(C.kvc_sequence_info{}.detached)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(SequenceInfo{}.Detached) - unsafe.Sizeof(C.kvc_sequence_info{}.detached)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(SequenceInfo{}.State) - unsafe.Offsetof(C.kvc_sequence_info{}.state)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(SequenceInfo{}.State) - unsafe.Sizeof(C.kvc_sequence_info{}.state)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(SequenceInfo{}.ReusableBlocks) - unsafe.Offsetof(C.kvc_sequence_info{}.reusable_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(SequenceInfo{}.ReusableBlocks) - unsafe.Sizeof(C.kvc_sequence_info{}.reusable_blocks)]struct{}{}
 
 	// kvc_stats
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}) - unsafe.Sizeof(C.kvc_stats{})]struct{}{}
@@ -343,6 +394,16 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.MetadataBytes) - unsafe.Sizeof(C.kvc_stats{}.metadata_bytes)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Stats{}.PrefaultNs) - unsafe.Offsetof(C.kvc_stats{}.prefault_ns)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.PrefaultNs) - unsafe.Sizeof(C.kvc_stats{}.prefault_ns)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.SuspendedSequences) - unsafe.Offsetof(C.kvc_stats{}.suspended_sequences)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.SuspendedSequences) - unsafe.Sizeof(C.kvc_stats{}.suspended_sequences)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.KeptPages) - unsafe.Offsetof(C.kvc_stats{}.kept_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.KeptPages) - unsafe.Sizeof(C.kvc_stats{}.kept_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.ReclaimedPages) - unsafe.Offsetof(C.kvc_stats{}.reclaimed_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.ReclaimedPages) - unsafe.Sizeof(C.kvc_stats{}.reclaimed_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.RefusedGate) - unsafe.Offsetof(C.kvc_stats{}.refused_gate)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.RefusedGate) - unsafe.Sizeof(C.kvc_stats{}.refused_gate)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.CancelledSequences) - unsafe.Offsetof(C.kvc_stats{}.cancelled_sequences)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.CancelledSequences) - unsafe.Sizeof(C.kvc_stats{}.cancelled_sequences)]struct{}{}
 
 	// kvc_resident_block
 	_ [0]struct{} = [unsafe.Sizeof(ResidentBlock{}) - unsafe.Sizeof(C.kvc_resident_block{})]struct{}{}

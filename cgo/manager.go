@@ -29,6 +29,9 @@ type Config struct {
 	MaxSequences   uint32
 	PageBytes      uint64
 	Seed           uint64
+
+	ResumeGatePermille uint32
+	_                  uint32
 }
 
 // Init sets the struct size and the library's defaults.
@@ -82,6 +85,12 @@ type Stats struct {
 	RefusedNeverFits   uint64
 	MetadataBytes      uint64
 	PrefaultNs         uint64
+
+	SuspendedSequences uint64
+	KeptPages          uint64
+	ReclaimedPages     uint64
+	RefusedGate        uint64
+	CancelledSequences uint64
 }
 
 // Init sets the struct size.

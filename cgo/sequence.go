@@ -69,6 +69,9 @@ type Prompt struct {
 	DeviceStream uint64
 	Scope        uint32
 	MustCompute  uint32
+	Flags        uint32
+	_            uint32
+	StopBefore   uint64
 }
 
 // CreateResult is kvc_create_result.
@@ -130,6 +133,8 @@ type SequenceInfo struct {
 	DeviceStream    uint64
 	PageCount       uint32
 	Detached        uint32
+	State           uint32
+	ReusableBlocks  uint32
 }
 
 // SequencesCreate opens len(prompts) sequences; results must be as long.
@@ -188,7 +193,7 @@ func (m Manager) SequencesRelease(sequences []uint64, results []Status, err *Err
 		(*C.kvc_status)(unsafe.Pointer(unsafe.SliceData(results))), err.c()))
 }
 
-// SequenceWaits reads all fences that the last create or commit of a sequence
+// SequenceWaits reads all fences that the last create, resume or commit of a sequence
 // named, and returns their number (at most 63) also when fences is too short.
 func (m Manager) SequenceWaits(sequence uint64, fences []Fence, err *Error) (int, Status) {
 	var count C.uint32_t

@@ -20,5 +20,8 @@
 #include "native/src/prefix_tree.cpp"
 #include "native/src/release.cpp"
 #include "native/src/residency.cpp"
+#include "native/src/sequence_capi.cpp"
 #include "native/src/sequences.cpp"
 #include "native/src/sha256.cpp"
+#include "native/src/suspend.cpp"
+#include "native/src/truncate.cpp"

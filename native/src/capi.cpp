@@ -15,10 +15,10 @@
 // Layouts are part of the ABI: Go mirrors them byte by byte.
 static_assert(sizeof(kvc_error) == 256 && offsetof(kvc_error, message) == 8);
 static_assert(sizeof(kvc_live_handles) == 24);
-static_assert(sizeof(kvc_config) == 40 && offsetof(kvc_config, page_bytes) == 24);
+static_assert(sizeof(kvc_config) == 48 && offsetof(kvc_config, page_bytes) == 24);
 static_assert(sizeof(kvc_scope) == 48 && offsetof(kvc_scope, lora_name_offset) == 24);
 static_assert(sizeof(kvc_fence) == 16);
-static_assert(sizeof(kvc_prompt) == 32 && offsetof(kvc_prompt, scope) == 24);
+static_assert(sizeof(kvc_prompt) == 48 && offsetof(kvc_prompt, scope) == 24);
 static_assert(sizeof(kvc_create_result) == 88 && offsetof(kvc_create_result, waits) == 24);
 static_assert(sizeof(kvc_probe_result) == 16);
 static_assert(sizeof(kvc_grow_item) == 16 && sizeof(kvc_grow_result) == 24);
@@ -26,8 +26,8 @@ static_assert(sizeof(kvc_evicted_block) == 32 && offsetof(kvc_evicted_block, pag
 static_assert(sizeof(kvc_residency_result) == 16 && sizeof(kvc_block_residency) == 16);
 static_assert(sizeof(kvc_commit_item) == 24);
 static_assert(sizeof(kvc_commit_result) == 96 && offsetof(kvc_commit_result, waits) == 32);
-static_assert(sizeof(kvc_sequence_info) == 40);
-static_assert(sizeof(kvc_stats) == 8 + 22 * 8);
+static_assert(sizeof(kvc_sequence_info) == 48);
+static_assert(sizeof(kvc_stats) == 8 + 27 * 8);
 static_assert(sizeof(kvc_resident_block) == 48 && offsetof(kvc_resident_block, digest) == 16);
 static_assert(sizeof(kvc_host_fill) == 16);
 
@@ -91,6 +91,7 @@ void kvc_config_init(kvc_config* config) KVC_NOEXCEPT {
   config->tokens_per_block = 16;
   config->capacity_blocks = 20000;
   config->max_sequences = 4096;
+  config->resume_gate_permille = 970;
 }
 
 kvc_status kvc_manager_create(const kvc_config* config, kvc_stream* stream, kvc_manager** out,

@@ -209,7 +209,7 @@ const char* Manager::CheckNodes(uint32_t* where) {
   if (listed != deferred || deferred_count_ != deferred || deferred_tail_ != before) {
     return "the deferred blocks are miscounted";
   }
-  if (!removals_.empty() || !victims_.empty()) return "a step left work undone";
+  if (!removals_.empty() || !victims_.empty() || !strip_.empty()) return "a step left work undone";
   if (sink_attached_) {
     const DeferralCounters& c = *deferral_;
     if (c.pending_blocks.load() != deferred ||
@@ -224,23 +224,46 @@ const char* Manager::CheckNodes(uint32_t* where) {
 
 const char* Manager::CheckSequences(uint32_t* where) {
   uint32_t open = 0;
+  uint32_t suspended = 0;
+  uint64_t kept = 0;
+  std::vector<uint32_t> sleepers(tree_.root_slots(), 0);
   for (uint32_t index = 0; index < max_sequences_; ++index) {
     const Sequence& seq = sequences_[index];
     if (!seq.open) {
       if (!seq.pages.empty()) return "a closed sequence holds pages";
+      if (!seq.path.empty()) return "a closed sequence has a path";
       continue;
     }
     *where = index;
     ++open;
+    if (seq.suspended) {
+      ++suspended;
+      kept += seq.pages.size();
+      if (seq.matched > seq.committed || seq.path.size() % block_size_ != 0) {
+        return "a suspended sequence's path is no whole blocks";
+      }
+      for (const PageId id : seq.pages) {
+        if (pages_[id].node != kNil) return "a suspended sequence keeps a block of the tree";
+      }
+      if (!seq.pages.empty() && !seq.rest_kept) return "a suspended sequence keeps a torn rest";
+      if (!Attached(seq)) continue;
+      if (seq.last != RootParent(seq.root) || seq.linked != 0) {
+        return "a suspended sequence has blocks in the tree";
+      }
+      ++sleepers[seq.root];
+      continue;
+    }
+    if (!seq.path.empty()) return "an active sequence has a path";
     if (seq.committed > uint64_t{seq.pages.size()} * block_size_ || seq.matched > seq.committed) {
       return "matched <= committed <= capacity does not hold";
     }
     if (!Attached(seq)) continue;
     ParentId parent = RootParent(seq.root);
     const uint64_t full = seq.committed / block_size_;
+    if (seq.linked > full) return "more blocks in the tree than were committed";
     for (uint64_t i = 0; i < seq.pages.size(); ++i) {
       const NodeId node = pages_[seq.pages[i]].node;
-      if (i >= full) {
+      if (i >= seq.linked) {
         if (node != kNil) return "an uncommitted block has a place in the tree";
         continue;
       }
@@ -253,6 +276,13 @@ const char* Manager::CheckSequences(uint32_t* where) {
   }
   *where = kNil;
   if (open != open_sequences_) return "the open sequences are miscounted";
+  if (open - suspended != active_sequences_) return "the active sequences are miscounted";
+  if (kept != kept_pages_) return "the kept pages are miscounted";
+  for (RootId id = 0; id < tree_.root_slots(); ++id) {
+    *where = id;
+    if (tree_.root(id).sleepers != sleepers[id]) return "a root's sleepers are miscounted";
+  }
+  *where = kNil;
   uint32_t slots = 0;
   for (uint32_t i = free_sequence_; i != kNil; i = sequences_[i].next_free) {
     if (sequences_[i].open || ++slots > max_sequences_) return "the free sequences are broken";

@@ -20,9 +20,8 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   Heal(4);
   Sequence* seq = Find(item.sequence);
-  if (seq == nullptr) {
-    return Item(error, KVC_STALE_HANDLE, "the sequence is not open (released, or never was)");
-  }
+  if (seq == nullptr) return sequences::Stale(error);
+  if (seq->suspended) return sequences::Suspended(error);
   if (item.token_count > uint64_t{seq->pages.size()} * block_size_ - seq->committed) {
     return Item(error, KVC_BAD_STATE,
                 "more tokens committed than the sequence has room for; grow it first");
@@ -31,8 +30,12 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
   const uint64_t first = seq->committed / block_size_;
   const auto in_tail = static_cast<uint32_t>(seq->committed % block_size_);
   const uint64_t blocks = (seq->committed + item.token_count) / block_size_ - first;
-  const bool attached = Attached(*seq);
-  fences_.Reserve(blocks + 4);
+  // Blocks that enter the tree: those that follow what is in it already, up to
+  // where the sequence stops.
+  const uint64_t links = !Attached(*seq) || seq->linked != first || seq->stop_blocks <= first
+                             ? 0
+                             : std::min(blocks, seq->stop_blocks - first);
+  fences_.Reserve(links + 4);
 
   // From here on nothing throws.
   uint32_t* tail = Tail(index);
@@ -46,7 +49,7 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
     from_tail = 1;
   }
   result->first_changed_block = UINT32_MAX;
-  if (attached && blocks != 0) {
+  if (links != 0) {
     const FenceSetId fence = RecordFence(seq->slot);
     FenceList waits;
     NodeId run[sequences::kRun];
@@ -58,8 +61,8 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
     const auto block_at = [&](uint64_t k) {
       return k < from_tail ? tail : next + (k - from_tail) * block_size_;
     };
-    for (uint64_t done = 0; done < blocks;) {
-      const auto count = static_cast<uint32_t>(std::min<uint64_t>(chunk, blocks - done));
+    for (uint64_t done = 0; done < links;) {
+      const auto count = static_cast<uint32_t>(std::min<uint64_t>(chunk, links - done));
       for (uint32_t i = 0; i < count; ++i) {
         hash = hash_.Block(hash, block_at(done + i));
         hashes[i] = hash;
@@ -106,6 +109,7 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
     }
     Announce(run_parent, run, run_count);
     seq->last_hash = hash;
+    seq->linked += static_cast<uint32_t>(links);
     fences_.Release(fence);
     counters_.stored_blocks += result->stored_blocks;
     counters_.deduplicated_blocks += result->deduplicated_blocks;

@@ -25,6 +25,9 @@ kvc_status Manager::ValidatePrompt(const kvc_prompt& prompt, const PromptArrays&
   if (!sequences::TokensInRange(tokens, prompt.token_count)) {
     return Item(error, KVC_INVALID_ARGUMENT, "a prompt holds a token of 2^31 or more");
   }
+  if ((prompt.flags & ~uint32_t{KVC_PROMPT_SUSPENDED | KVC_PROMPT_STOP_BEFORE}) != 0) {
+    return Item(error, KVC_INVALID_ARGUMENT, "a prompt has unknown flags");
+  }
   *scope = {};
   if (prompt.scope != KVC_NO_SCOPE) {
     if (prompt.scope >= in.scope_count) {
@@ -87,6 +90,8 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
   if (free_sequence_ == kNil) {
     return sequences::Item(error, KVC_NOT_NOW, "max_sequences are open; release one");
   }
+  const bool suspended = (prompt.flags & KVC_PROMPT_SUSPENDED) != 0;
+  if (!suspended && !GateIsOpen()) return GateClosed(error);
   Sequence& seq = sequences_[free_sequence_];
   Match match;
   match.root = tree_.AcquireRoot(scope);
@@ -102,8 +107,10 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
       found_pages.push_back(id);
     }
   });
+  if (suspended) found_pages.clear();
   try {
     ReservePages(&seq, found_pages.size());
+    if (suspended) ReservePath(&seq, blocks * block_size_);
     fences_.Reserve(2);
   } catch (...) {
     found_pages.clear();
@@ -128,20 +135,31 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
   seq.root = match.root;
   seq.last = match.last;
   seq.last_hash = match.last_hash;
+  seq.linked = static_cast<uint32_t>(match.blocks);
+  seq.stop_blocks =
+      (prompt.flags & KVC_PROMPT_STOP_BEFORE) != 0 ? StopBlocks(prompt.stop_before) : kNil;
   seq.matched = match.blocks * block_size_;
   seq.committed = seq.matched;
+  ++active_sequences_;
+  if (suspended) {
+    seq.path.assign(tokens, tokens + blocks * block_size_);
+    seq.matched = seq.committed = 0;
+    seq.fresh = true;
+    FallAsleep(&seq);
+  } else {
+    counters_.matched_blocks += match.blocks;
+  }
   if (slot != 0) ++streams_[slot].sequences;
   ++open_sequences_;
   ++changes_;
   ++live_handles().sequences;
   ++counters_.created_sequences;
   counters_.asked_blocks += prompt.token_count / block_size_;
-  counters_.matched_blocks += match.blocks;
   counters_.peak_live_pages = std::max<uint64_t>(counters_.peak_live_pages, pages_.live());
 
   result->wait_count = TellWaits(&seq, waits, result->waits);
   result->sequence = uint64_t{seq.generation} << 32 | index;
-  result->matched_tokens = seq.matched;
+  result->matched_tokens = match.blocks * block_size_;
   return KVC_OK;
 }
 

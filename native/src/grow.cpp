@@ -53,9 +53,8 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   Heal(4);
   Sequence* seq = Find(item.sequence);
-  if (seq == nullptr) {
-    return Item(error, KVC_STALE_HANDLE, "the sequence is not open (released, or never was)");
-  }
+  if (seq == nullptr) return sequences::Stale(error);
+  if (seq->suspended) return sequences::Suspended(error);
   const uint64_t target =
       item.capacity_tokens / block_size_ + (item.capacity_tokens % block_size_ != 0 ? 1 : 0);
   if (target <= seq->pages.size()) return KVC_OK;
@@ -71,14 +70,22 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
   pages_.Poll();
   if (need > pages_.Available(seq->slot) && pages_.quarantine(0).size != 0) pages_.PollShared();
   const uint32_t available = pages_.Available(seq->slot);
-  const uint32_t demand = need > available ? need - available : 0;
+  uint32_t demand = need > available ? need - available : 0;
   if (demand != 0) {
     const uint64_t progress = device_.Progress();
     if (refused_.changes == changes_ && refused_.progress == progress &&
         refused_.slot == seq->slot && refused_.demand <= demand) {
       return NotNow(result, error);
     }
-    const uint32_t planned = PlanVictims(demand, seq->slot);
+    uint32_t planned = PlanVictims(demand, seq->slot);
+    if (planned < demand && kept_pages_ != 0) {
+      // Nobody uses what suspended sequences keep, so it is the last resort.
+      const uint32_t gain = PlanStrip(demand - planned, seq->slot);
+      if (planned + gain >= demand) {
+        demand = demand > gain ? demand - gain : 0;
+        planned = PlanVictims(demand, seq->slot);
+      }
+    }
     if (planned < demand) {
       // What is cached or quarantined and cannot be had now waits for fences.
       const uint32_t own = seq->slot == 0 ? 0 : pages_.quarantine(seq->slot).size;
@@ -87,16 +94,19 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
       return NotNow(result, error);
     }
   }
-  if (!pages_.NextAreIntact(seq->slot, need - demand)) {
+  if (!pages_.NextAreIntact(seq->slot, std::min(need - demand, available))) {
     victims_.clear();
+    strip_.clear();
     return Item(error, KVC_DEVICE_ERROR,
                 "a page was written after it had been given up: a fence is missing in the host");
   }
   // Reserve.
   try {
     ReservePages(seq, target);
+    if (!strip_.empty()) fences_.Reserve(kept_pages_ + 2);
   } catch (...) {
     victims_.clear();
+    strip_.clear();
     throw;
   }
   kvc_evicted_block* tell = told != nullptr ? told->Room(demand) : nullptr;
@@ -104,6 +114,12 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
     result->first_evicted = told->count;
     told->count += demand;
   }
+  // From here on nothing throws.
+  for (const uint32_t index : strip_) {
+    counters_.reclaimed_pages += sequences_[index].pages.size();
+    StripKept(&sequences_[index]);
+  }
+  strip_.clear();
   // Apply. Pages that need no eviction come first: their ids are older.
   for (uint32_t i = 0; i < need - demand; ++i) seq->pages.push_back(pages_.Take(seq->slot));
   for (size_t i = 0; i < victims_.size(); ++i) {

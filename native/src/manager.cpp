@@ -44,6 +44,9 @@ const kvc_config& Validated(const kvc_config& c) {
     bad("max_sequences", c.max_sequences, "1 to 2^20");
   }
   if (c.device != KVC_DEVICE_HOST) bad("device", c.device, "KVC_DEVICE_HOST (0)");
+  if (c.resume_gate_permille == 0 || c.resume_gate_permille > 1000) {
+    bad("resume_gate_permille", c.resume_gate_permille, "1 to 1000");
+  }
   if ((c.flags & ~uint32_t{KVC_CONFIG_POISON}) != 0)
     bad("flags", c.flags, "KVC_CONFIG_POISON or 0");
   return c;
@@ -64,6 +67,7 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
       hooks_(hooks),
       block_size_(manager::Validated(config).tokens_per_block),
       max_sequences_(config.max_sequences),
+      resume_gate_permille_(config.resume_gate_permille),
       hash_(manager::Seed(config.seed), config.tokens_per_block, hooks.hash_bits),
       device_(config.capacity_blocks, config.page_bytes, manager::Seed(config.seed),
               (config.flags & KVC_CONFIG_POISON) != 0),
@@ -78,6 +82,7 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
   }
   tails_ = Slab(size_t{max_sequences_} * block_size_ * sizeof(uint32_t),
                 "the tails of sequences (max_sequences x tokens_per_block)");
+  strip_.reserve(max_sequences_);
   victims_.reserve(config.capacity_blocks);
   removals_.reserve(config.capacity_blocks);
   if (sink_ != nullptr) {
@@ -259,7 +264,13 @@ void Manager::FlushRemovals() {
 
 void Manager::Reset() {
   std::unique_lock<WriterFirstMutex> lock(mutex_);
-  pages_.GiveUpCached();
+  pages_.GiveUpCached(kept_pages_);
+  // From here on nothing throws. What suspended sequences kept is of the old
+  // weights too; they go on in the new tree, where their blocks are not.
+  for (uint32_t i = 0; kept_pages_ != 0 && i < max_sequences_; ++i) {
+    Sequence& seq = sequences_[i];
+    if (seq.open && seq.suspended && Attached(seq)) StripKept(&seq);
+  }
   counters_.reset_blocks += tree_.size();
   ++counters_.resets;
   ++changes_;
@@ -278,6 +289,10 @@ void Manager::Reset() {
   deferred_count_ = 0;
   tree_.Clear();
   ++epoch_;
+  for (uint32_t i = 0; active_sequences_ != open_sequences_ && i < max_sequences_; ++i) {
+    Sequence& seq = sequences_[i];
+    if (seq.open && seq.suspended && seq.epoch + 1 == epoch_) seq.epoch = epoch_;
+  }
 }
 
 void Manager::Stats(kvc_stats* out) {
@@ -295,10 +310,13 @@ void Manager::Stats(kvc_stats* out) {
   out->blocks = tree_.size();
   out->roots = tree_.root_count();
   out->sequences = open_sequences_;
-  out->metadata_bytes = pages_.bytes() + tree_.bytes() + fences_.bytes() + tails_.size() +
-                        sequences_.capacity() * sizeof(Sequence) + page_lists_bytes_ +
-                        (victims_.capacity() + removals_.capacity()) * sizeof(NodeId);
+  out->metadata_bytes =
+      pages_.bytes() + tree_.bytes() + fences_.bytes() + tails_.size() +
+      sequences_.capacity() * sizeof(Sequence) + sequence_bytes_ +
+      (victims_.capacity() + removals_.capacity() + strip_.capacity()) * sizeof(uint32_t);
   out->prefault_ns = prefault_ns_;
+  out->suspended_sequences = open_sequences_ - active_sequences_;
+  out->kept_pages = kept_pages_;
 }
 
 uint32_t Manager::open_sequences() const {

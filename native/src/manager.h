@@ -13,12 +13,15 @@
 //  3. A page is cached if and only if it has a node and no holder.
 //  4. Whoever holds a block holds all blocks before it; so the eviction list
 //     has children before parents, and its head is childless.
-//  5. announced = stored - removed - cleared; no announced block has an
+//  5. A sequence's blocks in the tree are its first ones; a suspended sequence
+//     has none, only their tokens, and holds no page but those it keeps.
+//  6. announced = stored - removed - cleared; no announced block has an
 //     unannounced parent; a node is deferred if and only if it is on the
 //     deferred list, where parents come before children.
 #ifndef KVCAST_NATIVE_SRC_MANAGER_H_
 #define KVCAST_NATIVE_SRC_MANAGER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -89,6 +92,14 @@ class Manager final : public SinkHost {
   void Commit(uint32_t count, const kvc_commit_item* items, const uint32_t* tokens,
               uint64_t token_count, kvc_commit_result* results, kvc_error* error);
   void Release(uint32_t count, const uint64_t* sequences, kvc_status* results, kvc_error* error);
+  void Cancel(uint32_t count, const uint64_t* sequences, kvc_status* results, kvc_error* error);
+  void Suspend(uint32_t count, const kvc_suspend_item* items, kvc_status* results,
+               kvc_error* error);
+  void Resume(uint32_t count, const uint64_t* sequences, kvc_resume_result* results,
+              kvc_error* error);
+  void Truncate(uint32_t count, const kvc_truncate_item* items, kvc_truncate_result* results,
+                kvc_error* error);
+  void Stop(uint32_t count, const kvc_stop_item* items, kvc_status* results, kvc_error* error);
   kvc_status Waits(uint64_t sequence, uint32_t capacity, kvc_fence* fences, uint32_t* count,
                    kvc_error* error);
   kvc_status Get(uint64_t sequence, uint32_t first_block, uint32_t capacity, PageId* pages,
@@ -167,13 +178,41 @@ class Manager final : public SinkHost {
                        kvc_commit_result* result, kvc_error* error);
 
   // release.cpp
-  kvc_status ReleaseOne(uint64_t id, kvc_error* error);
+  kvc_status ReleaseOne(uint64_t id, bool cancel, kvc_error* error);
+
+  // suspend.cpp
+  [[nodiscard]] bool GateIsOpen() const;
+  kvc_status GateClosed(kvc_error* error);
+  void ReservePath(Sequence* seq, size_t tokens);
+  void ForgetPath(Sequence* seq);
+  kvc_status SuspendOne(const kvc_suspend_item& item, kvc_error* error);
+  void FallAsleep(Sequence* seq);
+  void StripKept(Sequence* seq);
+  kvc_status ResumeOne(uint64_t id, kvc_resume_result* result, kvc_error* error);
+  [[nodiscard]] uint32_t PlanStrip(uint32_t demand, uint32_t slot);
+
+  // truncate.cpp
+  kvc_status TruncateOne(const kvc_truncate_item& item, kvc_truncate_result* result,
+                         kvc_error* error);
+  kvc_status StopOne(const kvc_stop_item& item, kvc_error* error);
 
   // sequences.cpp
   [[nodiscard]] Sequence* Find(uint64_t id);
   void ReservePages(Sequence* seq, size_t count);
   uint32_t TellWaits(Sequence* seq, const FenceList& list, kvc_fence* waits);
   [[nodiscard]] bool Attached(const Sequence& sequence) const { return sequence.epoch == epoch_; }
+  // Leading blocks of the sequence that are in the tree.
+  [[nodiscard]] uint32_t Linked(const Sequence& sequence) const {
+    return Attached(sequence) ? sequence.linked : 0;
+  }
+  // A partly filled last block, with its page.
+  [[nodiscard]] bool HasTail(const Sequence& sequence) const {
+    return sequence.committed % block_size_ != 0 && (!sequence.suspended || sequence.rest_kept);
+  }
+  // Whole blocks before a position.
+  [[nodiscard]] uint32_t StopBlocks(uint64_t position) const {
+    return static_cast<uint32_t>(std::min<uint64_t>(position / block_size_, kNil));
+  }
   [[nodiscard]] FenceSetId RecordFence(uint32_t slot);
   [[nodiscard]] uint32_t* Tail(uint32_t index) {
     return reinterpret_cast<uint32_t*>(tails_.data()) + size_t{index} * block_size_;
@@ -188,6 +227,7 @@ class Manager final : public SinkHost {
   const ManagerTestHooks hooks_;
   const uint32_t block_size_;
   const uint32_t max_sequences_;
+  const uint32_t resume_gate_permille_;
   MixedHash hash_;
   HostDevice device_;
   FencePool fences_;
@@ -205,12 +245,16 @@ class Manager final : public SinkHost {
   std::vector<Sequence> sequences_;
   uint32_t free_sequence_ = kNil;
   uint32_t open_sequences_ = 0;
+  uint32_t active_sequences_ = 0;
+  uint64_t suspensions_ = 0;
+  uint64_t kept_pages_ = 0;       // in the lists of suspended sequences
+  std::vector<uint32_t> strip_;   // plan of taking those; never grows
   Slab tails_;                    // partly filled last blocks' tokens
   std::vector<NodeId> victims_;   // plan of an eviction; never grows
   std::vector<NodeId> removals_;  // announced blocks that go with this step
   uint64_t epoch_ = 1;            // grows with each reset
   uint64_t changes_ = 0;          // grows whenever pages may have become available
-  size_t page_lists_bytes_ = 0;   // of the sequences' lists of pages
+  size_t sequence_bytes_ = 0;     // of the sequences' lists
   // The last "not now": while nothing has changed it is still the answer, and a
   // scheduler that asks again and again does not pay for a walk each time.
   struct Refusal {

@@ -131,7 +131,7 @@ bool PagePool::NextAreIntact(uint32_t slot, uint32_t count) {
 
 void PagePool::Drop(PageId id, FenceSetId fence) {
   Page& page = pages_[id];
-  if (fence != 0 && page.used != fence) page.used = fences_.Merge(page.used, fences_.Retain(fence));
+  AddUse(id, fence);
   if (--page.holders != 0) return;
   --live_;
   if (page.node != kNil) {
@@ -155,11 +155,11 @@ void PagePool::Seize(PageId id) {
   ++live_;
 }
 
-void PagePool::GiveUpCached() {
+void PagePool::GiveUpCached(size_t more) {
   entering_.clear();
   entering_.reserve(evictable_.size);
   // In the worst case each page needs a set of its own.
-  fences_.Reserve(size_t{evictable_.size} + 2);
+  fences_.Reserve(size_t{evictable_.size} + more + 2);
   while (evictable_.head != kNil) {
     const PageId id = evictable_.head;
     Page& page = pages_[id];

@@ -89,12 +89,20 @@ class PagePool {
   // The last one leaves a block's page on the eviction list, as most recently
   // used, and gives any other page up.
   void Drop(PageId id, FenceSetId fence);
+  // The page stays, but work until `fence` uses it (a reference is taken).
+  void AddUse(PageId id, FenceSetId fence) {
+    Page& page = pages_[id];
+    if (fence != 0 && page.used != fence) {
+      page.used = fences_.Merge(page.used, fences_.Retain(fence));
+    }
+  }
   // A cached page loses its block and goes to whoever works on `slot`, who
   // must be allowed to use it: it becomes live at once.
   void Seize(PageId id);
   // All cached pages lose their blocks and are given up. Throws before the first
   // change, or not at all.
-  void GiveUpCached();
+  // Leaves room for `more` sets of fences to be made at once afterwards.
+  void GiveUpCached(size_t more);
 
   // True if a cached page could be seized for `slot` now.
   [[nodiscard]] bool UsableBy(const Page& page, uint32_t slot) const {

@@ -132,8 +132,8 @@ void PrefixTree::Clear() {
   size_ = 0;
   for (RootId id = 0; id < roots_.size(); ++id) {
     if (roots_[id].refs == 0) continue;
-    roots_[id].refs = 0;
-    UnlinkRoot(id);
+    roots_[id].refs = roots_[id].sleepers;
+    if (roots_[id].refs == 0) UnlinkRoot(id);
   }
 }
 

@@ -40,7 +40,8 @@ static_assert(sizeof(Node) == 64, "one cache line, the tokens follow in the next
 struct Root {
   Scope scope;
   uint64_t hash = 0;
-  uint32_t refs = 0;  // children and attached sequences; 0 = free slot
+  uint32_t refs = 0;      // children and attached sequences; 0 = free slot
+  uint32_t sleepers = 0;  // of those: suspended sequences, which outlive a Clear
   RootId next_free = kNil;
 };
 
@@ -95,13 +96,16 @@ class PrefixTree {
   }
   // Takes a childless node out.
   void Erase(NodeId id);
-  // Takes everything out. Roots go with the nodes; sequences must not drop
-  // references to roots that they took before.
+  // Takes everything out. Roots go with the nodes, except those of sleepers, who
+  // keep their references; other sequences must not drop theirs any more.
   void Clear();
 
   // Finds or adds the root of a scope and takes a reference to it.
   [[nodiscard]] RootId AcquireRoot(const ScopeView& scope);
   void ReleaseRoot(RootId id);
+  // The holder of a reference falls asleep, or wakes up.
+  void SleepOn(RootId id) { ++roots_[id].sleepers; }
+  void WakeOn(RootId id) { --roots_[id].sleepers; }
   [[nodiscard]] RootId FindRoot(const ScopeView& scope) const;
   [[nodiscard]] const Root& root(RootId id) const { return roots_[id]; }
   [[nodiscard]] size_t root_slots() const { return roots_.size(); }

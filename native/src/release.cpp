@@ -12,7 +12,7 @@
 
 namespace kvcast {
 
-kvc_status Manager::ReleaseOne(uint64_t id, kvc_error* error) {
+kvc_status Manager::ReleaseOne(uint64_t id, bool cancel, kvc_error* error) {
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   Heal(4);
   Sequence* seq = Find(id);
@@ -32,14 +32,20 @@ kvc_status Manager::ReleaseOne(uint64_t id, kvc_error* error) {
   }
   fences_.Release(fence);
   if (Attached(*seq)) {
-    if (sink_attached_ && seq->committed % block_size_ != 0) {
-      Bump(deferral_->partial_blocks_suppressed);
-    }
+    if (sink_attached_ && !cancel && HasTail(*seq)) Bump(deferral_->partial_blocks_suppressed);
+    if (seq->suspended) tree_.WakeOn(seq->root);
     tree_.ReleaseRoot(seq->root);
   }
+  if (seq->suspended) {
+    kept_pages_ -= seq->pages.size();
+    ForgetPath(seq);
+  } else {
+    --active_sequences_;
+  }
+  counters_.cancelled_sequences += cancel ? 1 : 0;
   seq->pages.clear();
   if (seq->pages.capacity() > sequences::kKeptPages) {
-    page_lists_bytes_ -= seq->pages.capacity() * sizeof(PageId);
+    sequence_bytes_ -= seq->pages.capacity() * sizeof(PageId);
     std::vector<PageId>().swap(seq->pages);
   }
   fences_.Release(seq->waits);
@@ -47,6 +53,9 @@ kvc_status Manager::ReleaseOne(uint64_t id, kvc_error* error) {
   if (seq->slot != 0) --streams_[seq->slot].sequences;
   ++changes_;
   seq->open = false;
+  seq->suspended = false;
+  seq->fresh = false;
+  seq->rest_kept = false;
   seq->generation = seq->generation == UINT32_MAX ? 1 : seq->generation + 1;
   seq->next_free = free_sequence_;
   free_sequence_ = static_cast<uint32_t>(id);
@@ -59,7 +68,15 @@ void Manager::Release(uint32_t count, const uint64_t* sequences, kvc_status* res
                       kvc_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    results[i] = Guard(story, [&] { return ReleaseOne(sequences[i], story); });
+    results[i] = Guard(story, [&] { return ReleaseOne(sequences[i], false, story); });
+  }
+}
+
+void Manager::Cancel(uint32_t count, const uint64_t* sequences, kvc_status* results,
+                     kvc_error* error) {
+  for (uint32_t i = 0; i < count; ++i) {
+    kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
+    results[i] = Guard(story, [&] { return ReleaseOne(sequences[i], true, story); });
   }
 }
 

@@ -12,13 +12,20 @@
 
 namespace kvcast {
 
-// A slot of the manager's array; its vector keeps its memory from user to
+// A slot of the manager's array; its vectors keep their memory from user to
 // user, so that opening a sequence allocates nothing in the steady state.
-// Committed full blocks come first in `pages`; their nodes are the pages'.
+//
+// While active: blocks in the tree come first in `pages` (`linked` of them;
+// their nodes are the pages'), then what is the sequence's own. While
+// suspended: `path` has the tokens of the former, `pages` those of the latter
+// that were kept.
 struct Sequence {
   uint32_t generation = 1;
   bool open = false;
-  uint32_t slot = 0;  // of its device stream; 0 = none
+  bool suspended = false;
+  bool fresh = false;      // began suspended, not resumed yet
+  bool rest_kept = false;  // suspended: nothing of `pages` has been taken away
+  uint32_t slot = 0;       // of its device stream; 0 = none
   uint64_t device_stream = 0;
   uint64_t epoch = 0;    // of the tree it belongs to; an older one: detached
   RootId root = kNil;    // held while attached
@@ -26,8 +33,12 @@ struct Sequence {
   uint64_t last_hash = 0;
   uint64_t committed = 0;  // tokens, the partly filled tail included
   uint64_t matched = 0;
-  FenceSetId waits = 0;  // what the last create or commit told to wait for
+  uint32_t linked = 0;          // leading blocks in the tree, while attached
+  uint32_t stop_blocks = kNil;  // no block from this one on enters the tree
+  uint64_t suspended_at = 0;    // number of the suspension
+  FenceSetId waits = 0;         // what the last create or commit told to wait for
   std::vector<PageId> pages;
+  std::vector<uint32_t> path;
   uint32_t next_free = kNil;
 };
 

@@ -40,6 +40,9 @@ inline constexpr uint32_t kRun = 256;
 // to this many entries (131,072 tokens at 16 per block): more would add up.
 inline constexpr size_t kKeptPages = 8192;
 
+// Likewise the memory for the tokens of a suspended sequence: 128 KiB each.
+inline constexpr size_t kKeptTokens = 32768;
+
 // Removals, releases and holds run over page records at random places.
 inline constexpr size_t kPrefetchAhead = 8;
 
@@ -57,6 +60,14 @@ inline bool Inside(uint64_t offset, uint64_t size, uint64_t whole) {
 inline kvc_status Item(kvc_error* error, kvc_status status, const char* message) {
   if (error != nullptr && error->status == KVC_OK) Fail(error, status, message);
   return status;
+}
+
+inline kvc_status Stale(kvc_error* error) {
+  return Item(error, KVC_STALE_HANDLE, "the sequence is not open (released, or never was)");
+}
+
+inline kvc_status Suspended(kvc_error* error) {
+  return Item(error, KVC_BAD_STATE, "the sequence is suspended; resume it first");
 }
 
 }  // namespace sequences

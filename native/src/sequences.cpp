@@ -22,7 +22,7 @@ void Manager::ReservePages(Sequence* seq, size_t count) {
   const size_t before = seq->pages.capacity();
   if (before >= count) return;
   seq->pages.reserve(std::max(count, 2 * before));
-  page_lists_bytes_ += (seq->pages.capacity() - before) * sizeof(PageId);
+  sequence_bytes_ += (seq->pages.capacity() - before) * sizeof(PageId);
 }
 
 FenceSetId Manager::RecordFence(uint32_t slot) {
@@ -66,7 +66,8 @@ kvc_status Manager::Get(uint64_t sequence, uint32_t first_block, uint32_t capaci
   if (seq == nullptr) {
     return Fail(error, KVC_STALE_HANDLE, "the sequence is not open (released, or never was)");
   }
-  const auto blocks = static_cast<uint32_t>(seq->pages.size());
+  const auto has = static_cast<uint32_t>(seq->pages.size());
+  const uint32_t blocks = seq->suspended ? 0 : has;
   const uint32_t from = std::min(first_block, blocks);
   const uint32_t count = std::min(capacity, blocks - from);
   if (count != 0) std::memcpy(pages, seq->pages.data() + from, size_t{count} * sizeof(PageId));
@@ -77,8 +78,10 @@ kvc_status Manager::Get(uint64_t sequence, uint32_t first_block, uint32_t capaci
     info->matched_tokens = seq->matched;
     info->capacity_tokens = uint64_t{blocks} * block_size_;
     info->device_stream = seq->device_stream;
-    info->page_count = blocks;
+    info->page_count = has;
     info->detached = Attached(*seq) ? 0 : 1;
+    info->state = seq->suspended ? KVC_SEQUENCE_SUSPENDED : KVC_SEQUENCE_ACTIVE;
+    info->reusable_blocks = Linked(*seq);
   }
   return KVC_OK;
 }

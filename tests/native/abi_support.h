@@ -60,12 +60,20 @@ struct ScopeSpec {
   }
 };
 
+// What else a prompt may say.
+struct PromptOptions {
+  uint32_t flags = 0;
+  uint64_t stop_before = 0;
+};
+
 // Prompts with everything that the arrays of a call need.
 class PromptList {
  public:
   void Add(const std::vector<uint32_t>& tokens, const ScopeSpec& scope, uint32_t must_compute,
-           uint64_t device_stream) {
+           uint64_t device_stream, const PromptOptions& options = {}) {
     kvc_prompt prompt{};
+    prompt.flags = options.flags;
+    prompt.stop_before = options.stop_before;
     prompt.token_offset = tokens_.size();
     prompt.token_count = tokens.size();
     prompt.device_stream = device_stream;
@@ -124,7 +132,8 @@ struct CacheOptions {
   bool stream = true;
   uint32_t entries = 50000;
   kvc_hash_form form = KVC_HASH_SIGNED64;
-  uint32_t run = 0;  // blocks per event
+  uint32_t run = 0;      // blocks per event
+  uint32_t gate = 1000;  // none, unless a test is about it
 };
 
 // A manager with a stream. Its destructor cleans up whatever the test left
@@ -151,6 +160,7 @@ class Cache {
     config.max_sequences = options.sequences;
     config.page_bytes = options.page_bytes;
     config.seed = options.seed;
+    config.resume_gate_permille = options.gate;
     if (kvc_manager_create(&config, stream_, &manager_, &error) != KVC_OK) {
       kvc_stream_destroy(stream_);
       throw std::runtime_error(error.message);
@@ -173,10 +183,10 @@ class Cache {
   [[nodiscard]] const std::set<uint64_t>& open() const { return open_; }
 
   kvc_create_result Create(const std::vector<uint32_t>& tokens, const ScopeSpec& scope = {},
-                           uint32_t must_compute = KVC_COMPUTE_NOTHING,
-                           uint64_t device_stream = 0) {
+                           uint32_t must_compute = KVC_COMPUTE_NOTHING, uint64_t device_stream = 0,
+                           const PromptOptions& options = {}) {
     PromptList prompts;
-    prompts.Add(tokens, scope, must_compute, device_stream);
+    prompts.Add(tokens, scope, must_compute, device_stream, options);
     kvc_create_result result{};
     const kvc_status status = prompts.Create(manager_, &result, nullptr);
     if (status != KVC_OK) result.status = status;
@@ -229,6 +239,37 @@ class Cache {
     kvc_status result = KVC_OK;
     const kvc_status status = kvc_sequences_release(manager_, 1, &id, &result, nullptr);
     if (status == KVC_OK && result == KVC_OK) open_.erase(id);
+    return status != KVC_OK ? status : result;
+  }
+  kvc_status Cancel(uint64_t id) {
+    kvc_status result = KVC_OK;
+    const kvc_status status = kvc_sequences_cancel(manager_, 1, &id, &result, nullptr);
+    if (status == KVC_OK && result == KVC_OK) open_.erase(id);
+    return status != KVC_OK ? status : result;
+  }
+  kvc_status Suspend(uint64_t id, bool keep) {
+    const kvc_suspend_item item{id, keep ? uint32_t{KVC_SUSPEND_KEEP} : 0, 0};
+    kvc_status result = KVC_OK;
+    const kvc_status status = kvc_sequences_suspend(manager_, 1, &item, &result, nullptr);
+    return status != KVC_OK ? status : result;
+  }
+  kvc_resume_result Resume(uint64_t id) {
+    kvc_resume_result result{};
+    const kvc_status status = kvc_sequences_resume(manager_, 1, &id, &result, nullptr);
+    if (status != KVC_OK) result.status = status;
+    return result;
+  }
+  kvc_truncate_result Truncate(uint64_t id, uint64_t capacity_tokens) {
+    const kvc_truncate_item item{id, capacity_tokens};
+    kvc_truncate_result result{};
+    const kvc_status status = kvc_sequences_truncate(manager_, 1, &item, &result, nullptr);
+    if (status != KVC_OK) result.status = status;
+    return result;
+  }
+  kvc_status Stop(uint64_t id, uint64_t stop_before) {
+    const kvc_stop_item item{id, stop_before};
+    kvc_status result = KVC_OK;
+    const kvc_status status = kvc_sequences_stop(manager_, 1, &item, &result, nullptr);
     return status != KVC_OK ? status : result;
   }
   kvc_status Get(uint64_t id, kvc_sequence_info* info, std::vector<uint32_t>* pages) {

@@ -43,6 +43,7 @@ static kvc_manager* new_manager(uint32_t pages, kvc_stream* stream) {
   config.page_bytes = 64;
   config.flags = KVC_CONFIG_POISON;
   config.seed = 7;
+  config.resume_gate_permille = 1000;
   CHECK_OK(kvc_manager_create(&config, stream, &manager, &err));
   return manager;
 }
@@ -84,6 +85,16 @@ static kvc_commit_result commit(kvc_manager* m, uint64_t sequence, const uint32_
 static kvc_status release(kvc_manager* m, uint64_t sequence) {
   kvc_status status;
   CHECK_OK(kvc_sequences_release(m, 1, &sequence, &status, &err));
+  return status;
+}
+
+static kvc_status suspend(kvc_manager* m, uint64_t sequence, uint32_t flags) {
+  kvc_suspend_item item;
+  kvc_status status;
+  memset(&item, 0, sizeof item);
+  item.sequence = sequence;
+  item.flags = flags;
+  CHECK_OK(kvc_sequences_suspend(m, 1, &item, &status, &err));
   return status;
 }
 
@@ -392,6 +403,49 @@ int main(void) {
     CHECK(kvc_geometry_compute(&config, 2, specs, buffers, &geometry, &err) ==
           KVC_INVALID_ARGUMENT);
     CHECK(strncmp(err.message, "alignment", 9) == 0);
+  }
+
+  PHASE("states and endings");
+  CHECK_OK(kvc_manager_reset(m, &err));
+  {
+    kvc_create_result a = create(m, tokens, 0, 0);
+    kvc_resume_result resumed;
+    kvc_truncate_item cut;
+    kvc_truncate_result freed;
+    kvc_stop_item stop;
+    kvc_sequence_info info;
+    kvc_status status;
+    CHECK(grow(m, a.sequence, 6 * kBlock).added_pages == 6);
+    CHECK(commit(m, a.sequence, tokens, 2 * kBlock + 1).stored_blocks == 2);
+    cut.sequence = a.sequence;
+    cut.capacity_tokens = 2 * kBlock;
+    CHECK_OK(kvc_sequences_truncate(m, 1, &cut, &freed, &err));
+    CHECK(freed.status == KVC_BAD_STATE);
+    cut.capacity_tokens = 4 * kBlock;
+    CHECK_OK(kvc_sequences_truncate(m, 1, &cut, &freed, &err));
+    CHECK(freed.status == KVC_OK && freed.freed_pages == 2);
+    CHECK(suspend(m, a.sequence, 8) == KVC_INVALID_ARGUMENT);
+    CHECK(suspend(m, a.sequence, KVC_SUSPEND_KEEP) == KVC_OK);
+    CHECK(suspend(m, a.sequence, KVC_SUSPEND_KEEP) == KVC_BAD_STATE);
+    CHECK(stats(m).kept_pages == 2 && stats(m).cached_pages == 2);
+    CHECK_OK(kvc_sequence_get(m, a.sequence, 0, 0, NULL, NULL, &info, &err));
+    CHECK(info.state == KVC_SEQUENCE_SUSPENDED && info.page_count == 2);
+    CHECK_OK(kvc_sequences_resume(m, 1, &a.sequence, &resumed, &err));
+    CHECK(resumed.status == KVC_OK && resumed.committed_tokens == 2 * kBlock + 1);
+    CHECK(resumed.lost_tokens == 0);
+    CHECK_OK(kvc_sequences_resume(m, 1, &a.sequence, &resumed, &err));
+    CHECK(resumed.status == KVC_BAD_STATE);
+    stop.sequence = a.sequence;
+    stop.stop_before = 0;
+    CHECK_OK(kvc_sequences_stop(m, 1, &stop, &status, &err));
+    CHECK(status == KVC_OK);
+    CHECK(commit(m, a.sequence, tokens, kBlock).stored_blocks == 0);
+    CHECK_OK(kvc_sequence_get(m, a.sequence, 0, 0, NULL, NULL, &info, &err));
+    CHECK(info.state == KVC_SEQUENCE_ACTIVE && info.reusable_blocks == 2);
+    CHECK_OK(kvc_sequences_cancel(m, 1, &a.sequence, &status, &err));
+    CHECK(status == KVC_OK && stats(m).cached_pages == 2);
+    CHECK_OK(kvc_sequences_cancel(m, 1, &a.sequence, &status, &err));
+    CHECK(status == KVC_STALE_HANDLE && stats(m).cancelled_sequences == 1);
   }
 
   PHASE("end of the stream");

@@ -23,6 +23,10 @@ struct ManagerPeer {
   uint32_t* tokens(NodeId id) { return m.tree_.tokens(id); }
   NodeId high_water() { return m.tree_.high_water(); }
   Sequence& sequence(uint64_t id) { return m.sequences_[static_cast<uint32_t>(id)]; }
+  uint64_t& kept_pages() { return m.kept_pages_; }
+  uint32_t& active_sequences() { return m.active_sequences_; }
+  std::vector<uint32_t>& strip() { return m.strip_; }
+  PrefixTree& tree() { return m.tree_; }
   uint32_t& open_sequences() { return m.open_sequences_; }
   uint64_t& deferred_count() { return m.deferred_count_; }
   NodeId& deferred_head() { return m.deferred_head_; }
@@ -204,11 +208,35 @@ TEST_F(CheckTest, Sequences) {
   Sequence& seq = peer_->sequence(held_);
   Break(seq.committed, 100, "matched <= committed <= capacity does not hold");
   Break(seq.matched, 5, "matched <= committed <= capacity does not hold");
-  Break(seq.committed, kBlock, "an uncommitted block has a place in the tree");
+  Break(seq.committed, kBlock, "more blocks in the tree than were committed");
+  Break(seq.linked, 1, "an uncommitted block has a place in the tree");
   Break(seq.last, Of(1), "a sequence does not end where its last block does");
   Break(peer_->open_sequences(), 2, "the open sequences are miscounted");
   Break(peer_->free_sequence(), kNil, "the free sequences are miscounted");
   Break(seq.root, kNil, "a sequence hangs on a root that never was");
+}
+
+TEST_F(CheckTest, SuspendedSequences) {
+  const uint64_t id = Store({6, 7}, 3, 0);
+  const kvc_suspend_item item{id, KVC_SUSPEND_KEEP, 0};
+  kvc_status status = KVC_INTERNAL;
+  m_->Suspend(1, &item, &status, nullptr);
+  ASSERT_EQ(status, KVC_OK);
+  Expect(nullptr);
+  Sequence& seq = peer_->sequence(id);
+  Break(seq.suspended, false, "active sequence has a path");
+  Break(seq.rest_kept, false, "a suspended sequence keeps a torn rest");
+  Break(seq.linked, 1, "a suspended sequence has blocks in the tree");
+  Break(seq.matched, 9, "a suspended sequence's path is no whole blocks");
+  Break(peer_->kept_pages(), 2, "the kept pages are miscounted");
+  Break(peer_->active_sequences(), 2, "the active sequences are miscounted");
+  peer_->tree().SleepOn(seq.root);
+  Expect("a root's sleepers are miscounted");
+  peer_->tree().WakeOn(seq.root);
+  peer_->strip().push_back(0);
+  Expect("a step left work undone");
+  peer_->strip().clear();
+  Expect(nullptr);
 }
 
 TEST_F(CheckTest, EvictionOrder) {

@@ -29,6 +29,7 @@ class Engine {
     config.capacity_blocks = 64;
     config.max_sequences = 8;
     config.seed = 1;
+    config.resume_gate_permille = 1000;
     SinkOptions options;
     options.max_entries = 16;
     sink_ = std::make_shared<StreamingEventSink>(options);
@@ -82,6 +83,28 @@ class Engine {
         return committed.status;
       });
       EXPECT_EQ(committed.status, KVC_OK);
+    }
+    // Now and then the request is preempted for a while.
+    if (random_() % 4 == 0) {
+      const kvc_truncate_item cut{made.sequence, tokens_.size() + kBlock};
+      kvc_truncate_result freed{};
+      Try([&] {
+        m_->Truncate(1, &cut, &freed, nullptr);
+        return freed.status;
+      });
+      const kvc_suspend_item item{made.sequence, static_cast<uint32_t>(random_() % 2), 0};
+      kvc_status suspended = KVC_INTERNAL;
+      Try([&] {
+        m_->Suspend(1, &item, &suspended, nullptr);
+        return suspended;
+      });
+      EXPECT_EQ(suspended, KVC_OK);
+      kvc_resume_result resumed{};
+      Try([&] {
+        m_->Resume(1, &made.sequence, &resumed, nullptr);
+        return resumed.status;
+      });
+      EXPECT_EQ(resumed.status, KVC_OK);
     }
     kvc_status released = KVC_INTERNAL;
     Try([&] {

@@ -153,6 +153,8 @@ class Session {
     config.max_sequences = 1 + in_.Below(5);
     config.page_bytes = 8 * in_.Below(3);
     config.seed = 1 + in_.Below(4);
+    config.resume_gate_permille = in_.OneIn(3) ? 1000 : 1 + 4 * in_.U8() % 1000;
+    if (in_.OneIn(64)) config.resume_gate_permille = in_.OneIn(2) ? 0 : 1001;
     // Values that are refused before anything large is asked for.
     if (in_.OneIn(64)) config.flags = static_cast<uint32_t>(in_.Nasty()) | 2;
     if (in_.OneIn(64)) config.device = static_cast<uint32_t>(in_.Nasty()) | 1;
@@ -174,7 +176,7 @@ class Session {
   }
 
   void Step() {
-    switch (in_.Below(20)) {
+    switch (in_.Below(24)) {
       case 0:
       case 1:
       case 2:
@@ -207,8 +209,52 @@ class Session {
         return Fences();
       case 18:
         return Host();
+      case 19:
+      case 20:
+      case 21:
+        return Lifecycle();
       default:
         return Reading();
+    }
+  }
+  void Lifecycle() {
+    kvc_error* error = MaybeError();
+    const uint64_t id = Sequence();
+    kvc_status status = KVC_OK;
+    switch (in_.Below(6)) {
+      case 0:
+      case 1: {
+        kvc_suspend_item item{id, in_.Below(2), 0};
+        if (in_.OneIn(32)) item.flags = static_cast<uint32_t>(in_.Nasty());
+        Sane(kvc_sequences_suspend(manager_, 1, &item, &status, error), error);
+        Sane(status);
+        return;
+      }
+      case 2: {
+        kvc_resume_result result{};
+        Sane(kvc_sequences_resume(manager_, 1, &id, &result, error), error);
+        if (Sane(result.status) == KVC_OK) Keep(result.waits, result.wait_count);
+        return;
+      }
+      case 3: {
+        kvc_truncate_item item{id, in_.OneIn(16) ? in_.Nasty() : in_.Below(40)};
+        kvc_truncate_result result{};
+        Sane(kvc_sequences_truncate(manager_, 1, &item, &result, error), error);
+        Sane(result.status);
+        return;
+      }
+      case 4: {
+        const kvc_stop_item item{id, in_.OneIn(16) ? in_.Nasty() : in_.Below(40)};
+        Sane(kvc_sequences_stop(manager_, 1, &item, &status, error), error);
+        Sane(status);
+        return;
+      }
+      default: {
+        Sane(kvc_sequences_cancel(manager_, 1, &id, &status, error), error);
+        const auto at = std::find(open_.begin(), open_.end(), id);
+        Require((Sane(status) == KVC_OK) == (at != open_.end()), "cancelled what was not open");
+        if (at != open_.end()) open_.erase(at);
+      }
     }
   }
 
@@ -244,6 +290,9 @@ class Session {
       prompt.device_stream = DeviceStream();
       prompt.scope = KVC_NO_SCOPE;
       prompt.must_compute = in_.Below(4);
+      prompt.flags = in_.OneIn(4) ? in_.Below(4) : 0;
+      prompt.stop_before = in_.Below(40);
+      if (in_.OneIn(64)) prompt.flags = static_cast<uint32_t>(in_.Nasty());
       p.tokens.insert(p.tokens.end(), tokens.begin(), tokens.end());
       if (in_.OneIn(3)) {
         kvc_scope scope{};

@@ -37,6 +37,7 @@ class ManagerTest : public ::testing::Test {
     config.page_bytes = 16;
     config.flags = KVC_CONFIG_POISON;
     config.seed = 3;
+    config.resume_gate_permille = 1000;
     sink_ = std::make_shared<RecordingSink>();
     m_ = std::make_unique<Manager>(config, sink_, hooks);
   }

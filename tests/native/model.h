@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -20,16 +19,11 @@
 #include "kvcast/kvcast.h"
 #include "native/src/block_key.h"
 #include "tests/native/abi_support.h"
+#include "tests/native/model_device.h"
 
 namespace kvcast::testing {
 
 using ModelKey = std::array<uint8_t, 32>;
-
-// A point on a device stream, in operations submitted to it.
-struct ModelFence {
-  uint64_t stream = 0;
-  uint64_t position = 0;
-};
 
 struct ModelBlock;
 struct ModelPage {
@@ -65,6 +59,22 @@ struct ModelSequence {
   std::vector<ModelPageRef> pages;
   uint64_t matched = 0;
   uint64_t epoch = 0;
+  uint64_t stop_blocks = UINT64_MAX;  // none from this one on becomes reusable
+  // While suspended `path` has the tokens of the blocks in the tree and `pages`
+  // what is kept of the rest.
+  bool suspended = false;
+  bool fresh = false;
+  bool rest_kept = false;
+  uint64_t suspended_at = 0;
+  std::vector<uint32_t> path;
+};
+
+struct ModelPrompt {
+  const ModelScope* scope = nullptr;
+  std::vector<uint32_t> tokens;
+  uint32_t must_compute = 0;
+  uint64_t stream = 0;
+  PromptOptions options;
 };
 
 // What is remembered of every block that ever existed, to judge events by.
@@ -75,62 +85,27 @@ struct ModelKnown {
   const ModelScope* scope = nullptr;
 };
 
-class Model {
+class Model : public ModelDevice {
  public:
-  Model(uint32_t block, uint32_t total, uint32_t max_sequences)
-      : block_(block), total_(total), max_sequences_(max_sequences), free_(total) {}
-
-  // ------------------------------------------------------------------ device
-
-  void OpenStream(uint64_t id) {
-    streams_[id].open = true;
-    order_.push_back(id);
-  }
-  void CloseStream(uint64_t id) { streams_.at(id).open = false; }
-  [[nodiscard]] std::vector<uint64_t> OpenStreams() const {
-    std::vector<uint64_t> open = {0};
-    for (const uint64_t id : order_) {
-      if (streams_.at(id).open) open.push_back(id);
-    }
-    return open;
-  }
-  void Fill(uint64_t stream) {
-    if (stream != 0) Submit(stream, {});  // the host's own work is done at once
-  }
-  void StreamWait(uint64_t stream, const std::vector<ModelFence>& fences) {
-    for (const ModelFence& fence : fences) {
-      if (!Reached(fence) && fence.stream != stream) Submit(stream, {true, fence});
-    }
-  }
-  // Up to `limit` fills of a stream and what they wait for.
-  uint64_t Advance(uint64_t id, uint64_t limit) {
-    uint64_t ran = 0;
-    for (; ran < limit; ++ran) {
-      Stream* stream = &streams_.at(id);
-      while (!stream->queue.empty() && stream->queue.front().wait) {
-        stream = &streams_.at(stream->queue.front().fence.stream);
-      }
-      if (stream->queue.empty()) break;
-      stream->queue.pop_front();
-      ++stream->executed;
-      PassWaits();
-    }
-    return ran;
-  }
-  uint64_t AdvanceAll() {
-    uint64_t ran = 0;
-    for (const uint64_t id : order_) ran += Advance(id, UINT64_MAX);
-    return ran;
-  }
+  Model(uint32_t block, uint32_t total, uint32_t max_sequences, uint32_t gate)
+      : block_(block), total_(total), max_sequences_(max_sequences), gate_(gate), free_(total) {}
 
   // ------------------------------------------------------------------- calls
 
+  static uint64_t Left(uint32_t must_compute) {
+    if (must_compute == 0) return 1;
+    return must_compute == KVC_COMPUTE_NOTHING ? 0 : must_compute;
+  }
+  [[nodiscard]] bool GateOpen() const {
+    for (const auto& s : sequences_) {
+      if (!s->suspended) return Live() * 1000 <= uint64_t{gate_} * total_;
+    }
+    return true;
+  }
   [[nodiscard]] std::vector<ModelBlockRef> Match(const ModelScope& scope,
                                                  const std::vector<uint32_t>& tokens,
                                                  uint32_t must_compute) const {
-    const uint64_t left = must_compute == 0                     ? 1
-                          : must_compute == KVC_COMPUTE_NOTHING ? 0
-                                                                : must_compute;
+    const uint64_t left = Left(must_compute);
     std::vector<ModelBlockRef> found;
     ModelKey key = scope.root;
     for (uint64_t end = block_; end + left <= tokens.size(); end += block_) {
@@ -142,26 +117,41 @@ class Model {
     return found;
   }
 
-  // No sequence if too many are open.
-  ModelSequence* Create(const ModelScope& scope, const std::vector<uint32_t>& tokens,
-                        uint32_t must_compute, uint64_t stream, std::vector<ModelFence>* waits) {
+  // No sequence if too many are open or the gate is closed.
+  ModelSequence* Create(const ModelPrompt& prompt, uint64_t* matched,
+                        std::vector<ModelFence>* waits) {
     if (sequences_.size() >= max_sequences_) return nullptr;
-    auto made = std::make_unique<ModelSequence>();
-    made->stream = stream;
-    made->scope = &scope;
-    made->epoch = epoch_;
-    made->blocks = Match(scope, tokens, must_compute);
-    for (const ModelBlockRef& block : made->blocks) {
-      Hold(*block->page);
-      made->pages.push_back(block->page);
+    const bool suspended = (prompt.options.flags & KVC_PROMPT_SUSPENDED) != 0;
+    if (!suspended && !GateOpen()) {
+      ++counts.refused_gate;
+      return nullptr;
     }
-    made->matched = made->blocks.size() * block_;
-    made->tokens.assign(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(made->matched));
+    const std::vector<uint32_t>& tokens = prompt.tokens;
+    auto made = std::make_unique<ModelSequence>();
+    made->stream = prompt.stream;
+    made->scope = prompt.scope;
+    made->epoch = epoch_;
+    if ((prompt.options.flags & KVC_PROMPT_STOP_BEFORE) != 0) {
+      made->stop_blocks = prompt.options.stop_before / block_;
+    }
+    const std::vector<ModelBlockRef> found = Match(*prompt.scope, tokens, prompt.must_compute);
     ++counts.created_sequences;
     counts.asked_blocks += tokens.size() / block_;
-    counts.matched_blocks += made->blocks.size();
-    NotePeak();
-    *waits = WaitsFor(made->pages, stream);
+    *matched = found.size() * block_;
+    if (suspended) {
+      made->suspended = true;
+      made->fresh = true;
+      made->suspended_at = ++suspensions_;
+      const uint64_t left = Left(prompt.must_compute);
+      const uint64_t whole = tokens.size() < left ? 0 : (tokens.size() - left) / block_ * block_;
+      made->path.assign(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(whole));
+    } else {
+      Take(*made, found);
+      made->matched = *matched;
+      made->tokens.assign(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(*matched));
+      counts.matched_blocks += found.size();
+      *waits = WaitsFor(made->pages, made->stream);
+    }
     sequences_.push_back(std::move(made));
     return sequences_.back().get();
   }
@@ -176,6 +166,10 @@ class Model {
   };
   Grown Grow(ModelSequence& s, uint64_t capacity_tokens) {
     Grown result;
+    if (s.suspended) {
+      result.status = KVC_BAD_STATE;
+      return result;
+    }
     const uint64_t target = (capacity_tokens + block_ - 1) / block_;
     if (target <= s.pages.size()) return result;
     if (target > total_) {
@@ -187,7 +181,7 @@ class Model {
     Poll();
     uint64_t own = 0;
     for (const ModelPageRef& page : quarantine_) own += UsableBy(page->used, s.stream) ? 1 : 0;
-    const uint64_t demand = need > own + free_ ? need - own - free_ : 0;
+    uint64_t demand = need > own + free_ ? need - own - free_ : 0;
     // From the list's head, passing over what another stream's fences guard and
     // what would leave a child behind.
     std::vector<ModelBlockRef> victims;
@@ -201,12 +195,41 @@ class Model {
       victims.push_back(block);
       if (block->parent) ++gone[block->parent.get()];
     }
+    // The last resort: what suspended sequences keep, the latest first.
+    std::vector<ModelSequence*> stripped;
+    if (victims.size() < demand) {
+      std::vector<ModelSequence*> keepers;
+      for (const auto& other : sequences_) {
+        if (other->suspended && !other->pages.empty()) keepers.push_back(other.get());
+      }
+      std::sort(keepers.begin(), keepers.end(),
+                [](auto* a, auto* b) { return a->suspended_at > b->suspended_at; });
+      uint64_t gain = 0;
+      for (ModelSequence* keeper : keepers) {
+        if (victims.size() + gain >= demand) break;
+        for (const ModelPageRef& page : keeper->pages) {
+          if (page->holders == 1 && UsableBy(page->ready, s.stream) &&
+              UsableBy(page->used, s.stream)) {
+            ++gain;
+          }
+        }
+        stripped.push_back(keeper);
+      }
+      if (victims.size() + gain >= demand) {
+        demand = demand > gain ? demand - gain : 0;
+        victims.resize(demand);
+      }
+    }
     if (victims.size() < demand) {
       ++counts.refused_not_now;
       result.status = KVC_NOT_NOW;
       result.leaving_min = static_cast<uint32_t>(quarantine_.size() - own);
       result.leaving_max = static_cast<uint32_t>(result.leaving_min + lru_.size() - victims.size());
       return result;
+    }
+    for (ModelSequence* keeper : stripped) {
+      counts.reclaimed_pages += keeper->pages.size();
+      Strip(*keeper);
     }
     // First pages that only this stream may use, those with the oldest fences
     // before the others, then free ones, then those of the victims.
@@ -252,7 +275,7 @@ class Model {
   };
   Committed Commit(ModelSequence& s, const std::vector<uint32_t>& tokens) {
     Committed result;
-    if (s.tokens.size() + tokens.size() > s.pages.size() * block_) {
+    if (s.suspended || s.tokens.size() + tokens.size() > s.pages.size() * block_) {
       result.status = KVC_BAD_STATE;
       return result;
     }
@@ -261,6 +284,8 @@ class Model {
     if (s.epoch != epoch_) return result;  // detached by a reset
     std::vector<ModelPageRef> replaced;
     for (uint64_t i = first; i < s.tokens.size() / block_; ++i) {
+      // Behind a block that is not reusable none can be.
+      if (s.blocks.size() != i || i >= s.stop_blocks) break;
       const ModelBlockRef parent = i == 0 ? nullptr : s.blocks[i - 1];
       const ModelKey parent_key = parent ? parent->key : s.scope->root;
       const uint32_t* text = &s.tokens[i * block_];
@@ -298,17 +323,101 @@ class Model {
     return result;
   }
 
-  void Release(ModelSequence* s) {
+  void Release(ModelSequence* s, bool cancel = false) {
     const std::vector<ModelFence> fences = Record(s->stream);
     for (size_t i = s->pages.size(); i-- > 0;) Drop(s->pages[i], fences);
-    if (s->epoch == epoch_ && s->tokens.size() % block_ != 0) ++partial_blocks;
+    const bool tail = s->tokens.size() % block_ != 0 && (!s->suspended || s->rest_kept);
+    if (s->epoch == epoch_ && tail && !cancel) ++partial_blocks;
+    if (cancel) ++counts.cancelled_sequences;
     sequences_.erase(std::find_if(sequences_.begin(), sequences_.end(),
                                   [s](const auto& other) { return other.get() == s; }));
+  }
+
+  kvc_status Suspend(ModelSequence& s, bool keep) {
+    if (s.suspended) return KVC_BAD_STATE;
+    const size_t linked = s.epoch == epoch_ ? s.blocks.size() : 0;
+    const std::vector<ModelFence> fences = Record(s.stream);
+    std::vector<ModelPageRef> rest;
+    for (size_t i = s.pages.size(); i-- > 0;) {
+      if (keep && i >= linked) {
+        s.pages[i]->used.insert(s.pages[i]->used.end(), fences.begin(), fences.end());
+        rest.insert(rest.begin(), s.pages[i]);
+      } else {
+        Drop(s.pages[i], fences);
+      }
+    }
+    s.pages = rest;
+    s.path.assign(s.tokens.begin(), s.tokens.begin() + static_cast<ptrdiff_t>(linked * block_));
+    s.blocks.clear();
+    s.suspended = true;
+    s.rest_kept = keep;
+    s.suspended_at = ++suspensions_;
+    return KVC_OK;
+  }
+  struct Resumed {
+    kvc_status status = KVC_OK;
+    uint64_t lost = 0;
+    std::vector<ModelFence> waits;
+  };
+  Resumed Resume(ModelSequence& s) {
+    Resumed result;
+    if (!s.suspended) result.status = KVC_BAD_STATE;
+    if (s.suspended && !GateOpen()) {
+      ++counts.refused_gate;
+      result.status = KVC_NOT_NOW;
+    }
+    if (result.status != KVC_OK) return result;
+    std::vector<ModelBlockRef> found;
+    if (s.epoch == epoch_) found = Match(*s.scope, s.path, KVC_COMPUTE_NOTHING);
+    const bool whole = !s.fresh && found.size() * block_ == s.path.size();
+    if (!whole || !s.rest_kept) {
+      Strip(s);
+      const uint64_t before = s.tokens.size();
+      s.tokens = s.path;
+      s.tokens.resize(found.size() * block_);
+      if (!s.fresh) result.lost = before - s.tokens.size();
+    }
+    const std::vector<ModelPageRef> rest = s.pages;
+    s.pages.clear();
+    Take(s, found);
+    s.pages.insert(s.pages.end(), rest.begin(), rest.end());
+    if (s.fresh) {
+      s.matched = s.tokens.size();
+      counts.matched_blocks += found.size();
+    }
+    s.matched = std::min<uint64_t>(s.matched, s.tokens.size());
+    s.suspended = s.fresh = s.rest_kept = false;
+    s.path.clear();
+    NotePeak();
+    result.waits = WaitsFor(s.pages, s.stream);
+    return result;
+  }
+  kvc_status Truncate(ModelSequence& s, uint64_t capacity, uint32_t* freed) {
+    *freed = 0;
+    if (s.suspended || capacity < s.tokens.size()) return KVC_BAD_STATE;
+    const uint64_t target = (capacity + block_ - 1) / block_;
+    const std::vector<ModelFence> fences = Record(s.stream);
+    for (; s.pages.size() > target; ++*freed) {
+      Drop(s.pages.back(), fences);
+      s.pages.pop_back();
+    }
+    return KVC_OK;
+  }
+  kvc_status Stop(ModelSequence& s, uint64_t position) {
+    if (s.suspended) return KVC_BAD_STATE;
+    s.stop_blocks = std::min<uint64_t>(s.stop_blocks, position / block_);
+    return KVC_OK;
   }
 
   void Reset() {
     ++counts.resets;
     counts.reset_blocks += resident_.size();
+    // Suspended sequences go on in the new tree, without what they kept.
+    for (const auto& s : sequences_) {
+      if (!s->suspended || s->epoch != epoch_) continue;
+      s->epoch = epoch_ + 1;
+      Strip(*s);
+    }
     ++epoch_;
     for (const ModelBlockRef& block : lru_) GiveUp(block->page);
     lru_.clear();
@@ -361,49 +470,6 @@ class Model {
   std::map<uint32_t, ModelPage*> owner;  // pages in use, by id
 
  private:
-  struct Op {
-    bool wait = false;
-    ModelFence fence;
-  };
-  struct Stream {
-    std::deque<Op> queue;
-    uint64_t submitted = 0;
-    uint64_t executed = 0;
-    bool open = false;
-  };
-
-  [[nodiscard]] bool Reached(const ModelFence& fence) const {
-    return fence.stream == 0 || streams_.at(fence.stream).executed >= fence.position;
-  }
-  [[nodiscard]] bool UsableBy(const std::vector<ModelFence>& fences, uint64_t stream) const {
-    return std::all_of(fences.begin(), fences.end(), [&](const ModelFence& fence) {
-      return Reached(fence) || (stream != 0 && fence.stream == stream);
-    });
-  }
-  // A fence of everything submitted to the stream so far.
-  [[nodiscard]] std::vector<ModelFence> Record(uint64_t stream) const {
-    if (stream == 0) return {};
-    return {{stream, streams_.at(stream).submitted}};
-  }
-  void Submit(uint64_t stream, const Op& op) {
-    streams_.at(stream).queue.push_back(op);
-    ++streams_.at(stream).submitted;
-    PassWaits();
-  }
-  // Waits that have nothing to wait for take no time.
-  void PassWaits() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (auto& [id, stream] : streams_) {
-        while (!stream.queue.empty() && stream.queue.front().wait &&
-               Reached(stream.queue.front().fence)) {
-          stream.queue.pop_front();
-          ++stream.executed;
-          moved = true;
-        }
-      }
-    }
-  }
   // The latest fence of each other stream that has not been reached.
   [[nodiscard]] std::vector<ModelFence> WaitsFor(const std::vector<ModelPageRef>& pages,
                                                  uint64_t stream) const {
@@ -429,6 +495,19 @@ class Model {
     if (page.holders++ != 0) return;
     lru_.erase(std::find_if(lru_.begin(), lru_.end(),
                             [&](const ModelBlockRef& b) { return b->page.get() == &page; }));
+  }
+  void Take(ModelSequence& s, const std::vector<ModelBlockRef>& found) {
+    s.blocks = found;
+    for (const ModelBlockRef& block : found) {
+      Hold(*block->page);
+      s.pages.push_back(block->page);
+    }
+    NotePeak();
+  }
+  void Strip(ModelSequence& s) {
+    for (size_t i = s.pages.size(); i-- > 0;) Drop(s.pages[i], {});
+    s.pages.clear();
+    s.rest_kept = false;
   }
   // Without holders a block joins the end of the eviction list; any other page
   // is given up.
@@ -460,14 +539,14 @@ class Model {
   const uint32_t block_;
   const uint32_t total_;
   const uint32_t max_sequences_;
+  const uint32_t gate_;
+  uint64_t suspensions_ = 0;
   uint64_t free_;
   uint64_t epoch_ = 0;
   std::map<ModelKey, ModelBlockRef> resident_;
   std::vector<ModelBlockRef> lru_;        // cached, least recently used first
   std::vector<ModelPageRef> quarantine_;  // in the order in which they were given up
   std::vector<std::unique_ptr<ModelSequence>> sequences_;
-  std::map<uint64_t, Stream> streams_;
-  std::vector<uint64_t> order_;  // of creation
 };
 
 }  // namespace kvcast::testing

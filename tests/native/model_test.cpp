@@ -67,6 +67,11 @@ enum class Kind : uint32_t {
   kScribble,
   kRelease,
   kReleaseMany,
+  kSuspend,
+  kResume,
+  kTruncate,
+  kStop,
+  kCancel,
   kStale,
   kReset,
   kAdvance,
@@ -77,8 +82,9 @@ enum class Kind : uint32_t {
 };
 const char* Name(Kind kind) {
   static const char* const kNames[] = {
-      "create",       "probe", "where", "grow",    "commit",    "request", "scribble", "release",
-      "release many", "stale", "reset", "advance", "turn over", "drain",   "quiet",    "settle"};
+      "create",  "probe",        "where",   "grow",      "commit",   "request", "scribble",
+      "release", "release many", "suspend", "resume",    "truncate", "stop",    "cancel",
+      "stale",   "reset",        "advance", "turn over", "drain",    "quiet",   "settle"};
   return kNames[static_cast<uint32_t>(kind)];
 }
 
@@ -96,7 +102,8 @@ struct RunSetup {
     std::ostringstream text;
     text << "block " << cache.block << ", pages " << cache.pages << ", sequences "
          << cache.sequences << ", entries " << cache.entries << ", form " << cache.form << ", run "
-         << cache.run << ", seed " << cache.seed << ", streams " << streams;
+         << cache.run << ", gate " << cache.gate << ", seed " << cache.seed << ", streams "
+         << streams;
     return text.str();
   }
 };
@@ -111,6 +118,7 @@ RunSetup RandomRunSetup(Draw& draw) {
   setup.cache.run = draw.From<uint32_t>({0, 0, 1, 3});
   setup.cache.seed = 1 + draw.Below(UINT32_MAX);
   setup.streams = static_cast<uint32_t>(draw.Below(4));
+  setup.cache.gate = draw.From<uint32_t>({1000, 1000, 970, 500, 250});
   return setup;
 }
 
@@ -120,8 +128,9 @@ Operation RandomOperation(Draw& draw) {
       Kind::kCreate,   Kind::kProbe,   Kind::kWhere,   Kind::kGrow,        Kind::kGrow,
       Kind::kCommit,   Kind::kCommit,  Kind::kRequest, Kind::kRequest,     Kind::kRequest,
       Kind::kScribble, Kind::kRelease, Kind::kRelease, Kind::kReleaseMany, Kind::kStale,
-      Kind::kReset,    Kind::kAdvance, Kind::kAdvance, Kind::kTurnOver,    Kind::kDrain,
-      Kind::kDrain,    Kind::kQuiet,   Kind::kSettle};
+      Kind::kReset,    Kind::kSuspend, Kind::kSuspend, Kind::kResume,      Kind::kTruncate,
+      Kind::kStop,     Kind::kCancel,  Kind::kAdvance, Kind::kAdvance,     Kind::kTurnOver,
+      Kind::kDrain,    Kind::kDrain,   Kind::kQuiet,   Kind::kSettle};
   const Kind kind = draw.From(kKinds);
   return {kind, draw.Next()};
 }
@@ -155,7 +164,7 @@ class Lockstep {
   explicit Lockstep(const RunSetup& setup)
       : setup_(setup),
         cache_(setup.cache),
-        model_(setup.cache.block, setup.cache.pages, setup.cache.sequences),
+        model_(setup.cache.block, setup.cache.pages, setup.cache.sequences, setup.cache.gate),
         mirror_(setup.cache.form, setup.cache.block) {
     for (uint32_t i = 0; i < setup.streams; ++i) NewStream();
   }
@@ -191,6 +200,24 @@ class Lockstep {
         for (uint64_t n = draw.Below(model_.sequences().size() + 1); n > 0; --n) {
           Release(model_.sequences().front().get());
         }
+        break;
+      case Kind::kSuspend:
+        Suspend(draw);
+        break;
+      case Kind::kResume:
+        Resume(draw);
+        break;
+      case Kind::kTruncate:
+        Truncate(draw);
+        break;
+      case Kind::kStop:
+        if (ModelSequence* s = Pick(draw); s != nullptr && draw.OneIn(2)) {
+          const uint64_t position = draw.Below(s->tokens.size() + 2 * model_.block() + 1);
+          Same("stop", cache_.Stop(s->id, position), model_.Stop(*s, position));
+        }
+        break;
+      case Kind::kCancel:
+        if (ModelSequence* s = Pick(draw); s != nullptr && draw.OneIn(2)) Cancel(s);
         break;
       case Kind::kStale:
         UseStale(draw);
@@ -296,11 +323,14 @@ class Lockstep {
     Same("get", cache_.Get(s.id, &info, &pages), KVC_OK);
     Equal("committed tokens", info.committed_tokens, s.tokens.size());
     Equal("matched tokens", info.matched_tokens, s.matched);
-    Equal("capacity", info.capacity_tokens, s.pages.size() * model_.block());
+    const bool awake = !s.suspended;
+    Equal("capacity", info.capacity_tokens, awake ? s.pages.size() * model_.block() : 0);
     Equal("device stream", info.device_stream, s.stream);
     Equal("pages", info.page_count, s.pages.size());
     Equal("detached", info.detached, model_.Detached(s) ? 1 : 0);
-    Equal("page list", pages.size(), s.pages.size());
+    Equal("state", info.state, awake ? KVC_SEQUENCE_ACTIVE : KVC_SEQUENCE_SUSPENDED);
+    Equal("reusable blocks", info.reusable_blocks, model_.Detached(s) ? 0 : s.blocks.size());
+    Equal("page list", pages.size(), awake ? s.pages.size() : 0);
     for (size_t i = 0; i < pages.size(); ++i) {
       ModelPage* page = s.pages[i].get();
       const auto owner = model_.owner.find(pages[i]);
@@ -342,26 +372,33 @@ class Lockstep {
     return draw.From<uint32_t>({KVC_COMPUTE_NOTHING, KVC_COMPUTE_NOTHING, 0, 1, 2, 3});
   }
 
-  // Opens one; no sequence if too many are open.
-  ModelSequence* Open(const ModelScope& scope, const std::vector<uint32_t>& tokens, uint32_t must,
-                      uint64_t stream) {
-    const kvc_create_result r = cache_.Create(tokens, scope.spec, must, stream);
+  // Opens one; no sequence if too many are open or the gate is closed.
+  ModelSequence* Open(const ModelPrompt& prompt) {
+    const kvc_create_result r = cache_.Create(prompt.tokens, prompt.scope->spec,
+                                              prompt.must_compute, prompt.stream, prompt.options);
     std::vector<ModelFence> waits;
-    ModelSequence* s = model_.Create(scope, tokens, must, stream, &waits);
+    uint64_t matched = 0;
+    ModelSequence* s = model_.Create(prompt, &matched, &waits);
     Same("create", r.status, s == nullptr ? KVC_NOT_NOW : KVC_OK);
     if (s == nullptr) return nullptr;
     s->id = r.sequence;
-    Equal("matched tokens", r.matched_tokens, s->matched);
+    Equal("matched tokens", r.matched_tokens, matched);
     CheckWaits("create", r.waits, r.wait_count, waits);
     WaitFor(*s, r.waits, r.wait_count, waits);
     CheckSequence(*s);
     return s;
   }
   void Create(Draw& draw) {
-    const ModelScope* scope = nullptr;
-    const std::vector<uint32_t> tokens = RandomPrompt(draw, &scope);
-    const uint32_t must = RandomMust(draw);
-    Open(*scope, tokens, must, draw.From(model_.OpenStreams()));
+    ModelPrompt prompt;
+    prompt.tokens = RandomPrompt(draw, &prompt.scope);
+    prompt.must_compute = RandomMust(draw);
+    prompt.stream = draw.From(model_.OpenStreams());
+    if (draw.OneIn(5)) prompt.options.flags |= KVC_PROMPT_SUSPENDED;
+    if (draw.OneIn(8)) {
+      prompt.options.flags |= KVC_PROMPT_STOP_BEFORE;
+      prompt.options.stop_before = draw.Below(prompt.tokens.size() + 2 * model_.block() + 1);
+    }
+    Open(prompt);
   }
   void Probe(Draw& draw) {
     const ModelScope* scope = nullptr;
@@ -437,7 +474,7 @@ class Lockstep {
   void Commit(Draw& draw) {
     ModelSequence* s = Pick(draw);
     if (s == nullptr) return;
-    const uint64_t room = s->pages.size() * model_.block() - s->tokens.size();
+    const uint64_t room = s->suspended ? 1 : s->pages.size() * model_.block() - s->tokens.size();
     uint64_t count = draw.From<uint64_t>({0, std::min<uint64_t>(1, room), room / 2, room, room});
     if (draw.OneIn(32)) count = room + 1;
     CommitTokens(*s, RandomTokens(draw, count));
@@ -445,7 +482,7 @@ class Lockstep {
   void CommitTokens(ModelSequence& s, const std::vector<uint32_t>& tokens) {
     // The fake engine computes the blocks that become full: their pages get a
     // mark that follows from the key.
-    if (s.tokens.size() + tokens.size() <= s.pages.size() * model_.block()) {
+    if (!s.suspended && s.tokens.size() + tokens.size() <= s.pages.size() * model_.block()) {
       std::vector<uint32_t> all = s.tokens;
       all.insert(all.end(), tokens.begin(), tokens.end());
       ModelKey key = s.scope->root;
@@ -471,9 +508,12 @@ class Lockstep {
   // What an engine does all day: create, grow, commit the rest, and sometimes release.
   void Request(Draw& draw) {
     if (model_.Full()) return;
-    const ModelScope* scope = nullptr;
-    const std::vector<uint32_t> tokens = RandomPrompt(draw, &scope);
-    ModelSequence* s = Open(*scope, tokens, 0, draw.From(model_.OpenStreams()));
+    ModelPrompt prompt;
+    prompt.tokens = RandomPrompt(draw, &prompt.scope);
+    prompt.stream = draw.From(model_.OpenStreams());
+    const std::vector<uint32_t>& tokens = prompt.tokens;
+    ModelSequence* s = Open(prompt);
+    if (s == nullptr) return;
     if (GrowTo(*s, tokens.size())) {
       CommitTokens(*s, {tokens.begin() + static_cast<ptrdiff_t>(s->matched), tokens.end()});
     }
@@ -488,7 +528,7 @@ class Lockstep {
   // Late writes to pages that are not committed.
   void Scribble(Draw& draw) {
     ModelSequence* s = Pick(draw);
-    if (s == nullptr) return;
+    if (s == nullptr || s->suspended) return;
     for (size_t i = s->tokens.size() / model_.block(); i < s->pages.size(); ++i) {
       HostFill(*s, i, draw.Next());
     }
@@ -500,6 +540,49 @@ class Lockstep {
     stale_.push_back(id);
     Same("release again", cache_.Release(id), KVC_STALE_HANDLE);
   }
+  void Cancel(ModelSequence* s) {
+    const uint64_t id = s->id;
+    Same("cancel", cache_.Cancel(id), KVC_OK);
+    model_.Release(s, true);
+    stale_.push_back(id);
+    Same("cancel again", cache_.Cancel(id), KVC_STALE_HANDLE);
+  }
+  void Suspend(Draw& draw) {
+    ModelSequence* s = Pick(draw);
+    if (s == nullptr) return;
+    if (!s->suspended && draw.OneIn(4)) {
+      // With much to keep, so that others come to need it.
+      if (!GrowTo(*s, s->tokens.size() + draw.Below(model_.total() + 1) * model_.block())) return;
+    }
+    const bool keep = !draw.OneIn(4);
+    Same("suspend", cache_.Suspend(s->id, keep), model_.Suspend(*s, keep));
+    CheckSequence(*s);
+  }
+  void Resume(Draw& draw) {
+    ModelSequence* s = Pick(draw);
+    if (s == nullptr) return;
+    const kvc_resume_result r = cache_.Resume(s->id);
+    Model::Resumed want = model_.Resume(*s);
+    Same("resume", r.status, want.status);
+    if (r.status == KVC_OK) {
+      Equal("surviving tokens", r.committed_tokens, s->tokens.size());
+      Equal("lost tokens", r.lost_tokens, want.lost);
+      CheckWaits("resume", r.waits, r.wait_count, want.waits);
+      WaitFor(*s, r.waits, r.wait_count, want.waits);
+    }
+    CheckSequence(*s);
+  }
+  void Truncate(Draw& draw) {
+    ModelSequence* s = Pick(draw);
+    if (s == nullptr) return;
+    uint64_t capacity = s->tokens.size() + draw.Below(2 * model_.block() + 1);
+    if (draw.OneIn(8)) capacity = s->tokens.size() / 2;
+    const kvc_truncate_result r = cache_.Truncate(s->id, capacity);
+    uint32_t freed = 0;
+    Same("truncate", r.status, model_.Truncate(*s, capacity, &freed));
+    Equal("freed pages", r.freed_pages, freed);
+    CheckSequence(*s);
+  }
   void UseStale(Draw& draw) {
     if (stale_.empty()) return;
     const uint64_t id = draw.From(stale_);
@@ -510,6 +593,11 @@ class Lockstep {
     std::vector<uint32_t> pages;
     Same("get", cache_.Get(id, &info, &pages), KVC_STALE_HANDLE);
     Same("release", cache_.Release(id), KVC_STALE_HANDLE);
+    Same("cancel", cache_.Cancel(id), KVC_STALE_HANDLE);
+    Same("suspend", cache_.Suspend(id, true), KVC_STALE_HANDLE);
+    Same("resume", cache_.Resume(id).status, KVC_STALE_HANDLE);
+    Same("truncate", cache_.Truncate(id, 0).status, KVC_STALE_HANDLE);
+    Same("stop", cache_.Stop(id, 0), KVC_STALE_HANDLE);
   }
   void Advance(Draw& draw) {
     const uint64_t stream = draw.From(model_.OpenStreams());
@@ -647,6 +735,16 @@ class Lockstep {
     Equal("resets", got.resets, want.resets);
     Equal("refused not now", got.refused_not_now, want.refused_not_now);
     Equal("refused never fits", got.refused_never_fits, want.refused_never_fits);
+    Equal("refused by the gate", got.refused_gate, want.refused_gate);
+    Equal("cancelled sequences", got.cancelled_sequences, want.cancelled_sequences);
+    Equal("reclaimed pages", got.reclaimed_pages, want.reclaimed_pages);
+    uint64_t suspended = 0, kept = 0;
+    for (const auto& s : model_.sequences()) {
+      suspended += s->suspended ? 1 : 0;
+      kept += s->suspended ? s->pages.size() : 0;
+    }
+    Equal("suspended sequences", got.suspended_sequences, suspended);
+    Equal("kept pages", got.kept_pages, kept);
 
     // The resident set, parents first.
     std::set<ModelKey> seen, announced;
@@ -694,6 +792,7 @@ class Lockstep {
 struct Met {
   uint64_t stored = 0, deduplicated = 0, evicted = 0, reset = 0, not_now = 0, never_fits = 0;
   uint64_t healed = 0, deferred_evicted = 0, superseded = 0, told_removed = 0;
+  uint64_t gate = 0, reclaimed = 0, cancelled = 0;
 
   void Add(const kvc_stats& m, const kvc_stream_stats& s) {
     stored += m.stored_blocks;
@@ -702,6 +801,9 @@ struct Met {
     reset += m.reset_blocks;
     not_now += m.refused_not_now;
     never_fits += m.refused_never_fits;
+    gate += m.refused_gate;
+    reclaimed += m.reclaimed_pages;
+    cancelled += m.cancelled_sequences;
     healed += s.healed_blocks;
     deferred_evicted += s.deferred_evicted_blocks;
     superseded += s.superseded_records;
@@ -798,6 +900,9 @@ TEST(Model, RandomOperations) {
                                                      {"healed", met.healed},
                                                      {"deferred evicted", met.deferred_evicted},
                                                      {"superseded", met.superseded},
+                                                     {"refused by the gate", met.gate},
+                                                     {"reclaimed", met.reclaimed},
+                                                     {"cancelled", met.cancelled},
                                                      {"told as removed", met.told_removed}}) {
     std::printf("  %s: %llu\n", name, static_cast<unsigned long long>(count));
     EXPECT_GE(count, operations / 1000) << name << " is hardly tested";

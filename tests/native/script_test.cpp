@@ -24,6 +24,7 @@ namespace {
 
 using kvcast::testing::Cache;
 using kvcast::testing::CacheOptions;
+using kvcast::testing::PromptOptions;
 using kvcast::testing::ScopeSpec;
 using kvcast::testing::WireKey;
 using kvcast::testing::WireMirror;
@@ -142,7 +143,18 @@ class Script {
     if (op.name == "where") return Where(op);
     if (op.name == "grow") return Grow(op);
     if (op.name == "commit") return Commit(op);
-    if (op.name == "release") return Release(op);
+    if (op.name == "release") return Release(op, false);
+    if (op.name == "cancel") return Release(op, true);
+    if (op.name == "suspend") {
+      const uint64_t id = Sequence(op.Next()).id;
+      return Line(Status(cache_->Suspend(id, op.Count("keep", 0) != 0)));
+    }
+    if (op.name == "resume") return Resume(op);
+    if (op.name == "truncate") return Truncate(op);
+    if (op.name == "stop") {
+      const uint64_t id = Sequence(op.Next()).id;
+      return Line(Status(cache_->Stop(id, Number(op.Next()))));
+    }
     if (op.name == "info") return Info(op);
     if (op.name == "shared") return Shared(op);
     if (op.name == "reset") return Line(Status(kvc_manager_reset(cache_->manager(), nullptr)));
@@ -177,6 +189,7 @@ class Script {
     options.pages = static_cast<uint32_t>(op.Count("pages", 8));
     options.sequences = static_cast<uint32_t>(op.Count("sequences", 4));
     options.entries = static_cast<uint32_t>(op.Count("entries", 50000));
+    options.gate = static_cast<uint32_t>(op.Count("gate", 1000));
     options.run = static_cast<uint32_t>(op.Count("run", 0));
     options.form = kForms.at(op.Named("form", "signed64"));
     cache_ = nullptr;
@@ -246,7 +259,13 @@ class Script {
     const std::string on = op.Named("on", "");
     Named made;
     made.device_stream = on.empty() ? 0 : StreamId(on);
-    const kvc_create_result r = cache_->Create(tokens, scope, must, made.device_stream);
+    PromptOptions options;
+    if (op.Count("suspended", 0) != 0) options.flags |= KVC_PROMPT_SUSPENDED;
+    if (const std::string stop = op.Named("stop", ""); !stop.empty()) {
+      options.flags |= KVC_PROMPT_STOP_BEFORE;
+      options.stop_before = Number(stop);
+    }
+    const kvc_create_result r = cache_->Create(tokens, scope, must, made.device_stream, options);
     if (r.status != KVC_OK) return Line(Status(r.status));
     if (r.wait_count > KVC_MAX_WAITS) Bad("a script must not need more fences than a result holds");
     made.id = r.sequence;
@@ -323,12 +342,28 @@ class Script {
     }
     return Line(text + Waits(r.waits, r.wait_count));
   }
-  std::string Release(Operation& op) {
+  std::string Release(Operation& op, bool cancel) {
     std::string text;
     do {
-      text += (text.empty() ? "" : ", ") + Status(cache_->Release(Sequence(op.Next()).id));
+      const uint64_t id = Sequence(op.Next()).id;
+      text +=
+          (text.empty() ? "" : ", ") + Status(cancel ? cache_->Cancel(id) : cache_->Release(id));
     } while (op.more());
     return Line(text);
+  }
+  std::string Resume(Operation& op) {
+    const std::string name = op.Next();
+    const kvc_resume_result r = cache_->Resume(Sequence(name).id);
+    if (r.status != KVC_OK) return Line(Status(r.status));
+    sequences_.at(name).waits.assign(r.waits, r.waits + r.wait_count);
+    return Line("committed " + std::to_string(r.committed_tokens) + ", lost " +
+                std::to_string(r.lost_tokens) + Waits(r.waits, r.wait_count));
+  }
+  std::string Truncate(Operation& op) {
+    const uint64_t id = Sequence(op.Next()).id;
+    const kvc_truncate_result r = cache_->Truncate(id, Number(op.Next()));
+    if (r.status != KVC_OK) return Line(Status(r.status));
+    return Line("freed " + std::to_string(r.freed_pages));
   }
   std::string Info(Operation& op) {
     kvc_sequence_info info;
@@ -341,6 +376,11 @@ class Script {
                        std::to_string(info.page_count);
     if (info.device_stream != 0) text += ", on " + StreamName(info.device_stream);
     if (info.detached != 0) text += ", detached";
+    if (info.state == KVC_SEQUENCE_SUSPENDED) text += ", suspended";
+    const uint64_t full = info.committed_tokens / cache_->options().block;
+    if (info.detached == 0 && info.state == KVC_SEQUENCE_ACTIVE && info.reusable_blocks != full) {
+      text += ", reusable " + std::to_string(info.reusable_blocks);
+    }
     return Line(text);
   }
   // How many leading blocks of two sequences are in the same pages.
@@ -486,11 +526,14 @@ class Script {
 
   std::string Stats() {
     const kvc_stats s = cache_->Stats();
-    return Line("live " + std::to_string(s.live_pages) + ", cached " +
-                std::to_string(s.cached_pages) + ", free " + std::to_string(s.free_pages) +
-                ", quarantined " + std::to_string(s.quarantined_pages) + "; blocks " +
-                std::to_string(s.blocks) + ", roots " + std::to_string(s.roots) + ", sequences " +
-                std::to_string(s.sequences));
+    return Line(
+        "live " + std::to_string(s.live_pages) + ", cached " + std::to_string(s.cached_pages) +
+        ", free " + std::to_string(s.free_pages) + ", quarantined " +
+        std::to_string(s.quarantined_pages) + "; blocks " + std::to_string(s.blocks) + ", roots " +
+        std::to_string(s.roots) + ", sequences " + std::to_string(s.sequences) +
+        (s.suspended_sequences == 0 ? ""
+                                    : ", suspended " + std::to_string(s.suspended_sequences) +
+                                          ", kept " + std::to_string(s.kept_pages)));
   }
   using Counts = std::vector<std::pair<const char*, uint64_t>>;
   static std::string Nonzero(const Counts& counts) {
@@ -513,6 +556,9 @@ class Script {
                     {"resets", s.resets},
                     {"not now", s.refused_not_now},
                     {"never fits", s.refused_never_fits},
+                    {"gate", s.refused_gate},
+                    {"reclaimed", s.reclaimed_pages},
+                    {"cancelled", s.cancelled_sequences},
                     {"peak live", s.peak_live_pages}});
   }
   std::string StreamStats() {

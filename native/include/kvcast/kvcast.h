@@ -278,14 +278,18 @@ enum {
 
 typedef struct kvc_config {
   uint32_t struct_size;
-  uint32_t flags;            /* KVC_CONFIG_POISON */
-  kvc_device_kind device;    /* default KVC_DEVICE_HOST */
-  uint32_t tokens_per_block; /* 1..4096; default 16 */
-  uint32_t capacity_blocks;  /* pages in the pool, 1..2^27; default 20000 */
-  uint32_t max_sequences;    /* open at once, 1..2^20; default 4096 */
-  uint64_t page_bytes;       /* device bytes per page; 0 = bookkeeping only (default) */
-  uint64_t seed;             /* of the tree's hash and of the host device's order;
-                                0 = random (default; clients choose the tokens) */
+  uint32_t flags;                /* KVC_CONFIG_POISON */
+  kvc_device_kind device;        /* default KVC_DEVICE_HOST */
+  uint32_t tokens_per_block;     /* 1..4096; default 16 */
+  uint32_t capacity_blocks;      /* pages in the pool, 1..2^27; default 20000 */
+  uint32_t max_sequences;        /* open at once, 1..2^20; default 4096 */
+  uint64_t page_bytes;           /* device bytes per page; 0 = bookkeeping only (default) */
+  uint64_t seed;                 /* of the tree's hash and of the host device's order;
+                                    0 = random (default; clients choose the tokens) */
+  uint32_t resume_gate_permille; /* no sequence becomes active while more than this share of the
+                                    pool is live, unless none is; 1..1000 (1000 = no gate);
+                                    default 970, as TensorRT-LLM's 0.97 */
+  uint32_t reserved;
 } kvc_config;
 
 typedef struct kvc_manager kvc_manager;
@@ -332,6 +336,15 @@ typedef struct kvc_fence {
 /* A result names the first so many fences; kvc_sequence_waits gives all of them. */
 #define KVC_MAX_WAITS 4
 
+/* kvc_prompt.flags */
+enum {
+  /* The sequence begins suspended: it holds nothing until kvc_sequences_resume
+   * matches the prompt. */
+  KVC_PROMPT_SUSPENDED = 1u,
+  /* stop_before counts. */
+  KVC_PROMPT_STOP_BEFORE = 2u
+};
+
 typedef struct kvc_prompt {
   uint64_t token_offset;  /* into tokens[] of the call */
   uint64_t token_count;   /* each token below 2^31 */
@@ -339,6 +352,10 @@ typedef struct kvc_prompt {
   uint32_t scope;         /* index into scopes[], or KVC_NO_SCOPE */
   uint32_t must_compute;  /* tokens at the end that a match must leave to compute, so that a
                              full hit has something to run; 0 = the default, 1 */
+  uint32_t flags;         /* KVC_PROMPT_* */
+  uint32_t reserved;
+  uint64_t stop_before; /* with KVC_PROMPT_STOP_BEFORE: no block that holds the token at this
+                           position (from 0) or a later one is made reusable by the sequence */
 } kvc_prompt;
 
 typedef struct kvc_create_result {
@@ -352,7 +369,15 @@ typedef struct kvc_create_result {
 
 /* Opens sequences: matches the prompt against the tree and holds what was
  * found. Takes no page from the pool. Per item: INVALID_ARGUMENT, NOT_NOW
- * (max_sequences open), STALE_HANDLE (the device stream), OUT_OF_MEMORY. */
+ * (max_sequences are open, or the gate of resume_gate_permille is closed),
+ * STALE_HANDLE (the device stream), OUT_OF_MEMORY.
+ *
+ * A sequence is active, suspended or, once released, closed: then its id is
+ * stale. Grow, commit, truncate and stop need an active one, else BAD_STATE.
+ * With KVC_PROMPT_SUSPENDED nothing is held and matched_tokens says what a
+ * resume would find now. The gate: while another sequence is active and
+ * live_pages x 1000 > resume_gate_permille x total_pages no sequence becomes
+ * active. The first one always may, so that a full pool cannot stay so. */
 KVC_API kvc_status kvc_sequences_create(kvc_manager* manager, uint32_t count,
                                         const kvc_prompt* prompts, const uint32_t* tokens,
                                         uint64_t token_count, const kvc_scope* scopes,
@@ -482,7 +507,7 @@ KVC_API kvc_status kvc_sequences_commit(kvc_manager* manager, uint32_t count,
                                         uint64_t token_count, kvc_commit_result* results,
                                         kvc_error* error) KVC_NOEXCEPT;
 
-/* Writes all fences that the last create or commit of the sequence named, into
+/* Writes all fences that the last create, resume or commit of the sequence named, into
  * fences[0..capacity). *count is their number, at most 63, also when it exceeds
  * `capacity` (then KVC_INVALID_ARGUMENT and nothing else is written). */
 KVC_API kvc_status kvc_sequence_waits(kvc_manager* manager, uint64_t sequence, uint32_t capacity,
@@ -496,24 +521,113 @@ KVC_API kvc_status kvc_sequences_release(kvc_manager* manager, uint32_t count,
                                          const uint64_t* sequences, kvc_status* results,
                                          kvc_error* error) KVC_NOEXCEPT;
 
+/* Closes sequences whose requests were given up. As kvc_sequences_release, but
+ * nothing becomes reusable by it: blocks that have been committed stay, a partly
+ * filled one is not kept. Cancelled before its first commit a sequence leaves no
+ * block and no event behind. results[i]: OK or STALE_HANDLE. */
+KVC_API kvc_status kvc_sequences_cancel(kvc_manager* manager, uint32_t count,
+                                        const uint64_t* sequences, kvc_status* results,
+                                        kvc_error* error) KVC_NOEXCEPT;
+
+/* kvc_suspend_item.flags */
+enum {
+  /* The pages that are not in the tree (the partly filled last block, room, and
+   * blocks that are not to be reused) stay with the sequence, unless others need
+   * them; else they are given up. */
+  KVC_SUSPEND_KEEP = 1u
+};
+
+typedef struct kvc_suspend_item {
+  uint64_t sequence;
+  uint32_t flags; /* KVC_SUSPEND_KEEP */
+  uint32_t reserved;
+} kvc_suspend_item;
+
+/* Suspends active sequences: their blocks in the tree can be evicted, and the
+ * sequence remembers their tokens. Kept pages can be taken too, those of the
+ * sequence suspended last first, once a grow finds nothing else: suspended
+ * sequences never stand in anybody's way. A reset takes kept pages as well (what
+ * they hold is of the old weights) unless it came before the suspension.
+ * results[i]: OK, BAD_STATE (suspended already), STALE_HANDLE, INVALID_ARGUMENT,
+ * OUT_OF_MEMORY. */
+KVC_API kvc_status kvc_sequences_suspend(kvc_manager* manager, uint32_t count,
+                                         const kvc_suspend_item* items, kvc_status* results,
+                                         kvc_error* error) KVC_NOEXCEPT;
+
+typedef struct kvc_resume_result {
+  kvc_status status;
+  uint32_t wait_count;       /* as in kvc_create_result */
+  uint64_t committed_tokens; /* that survived: the sequence goes on behind them */
+  uint64_t lost_tokens;      /* committed before, to be computed anew */
+  kvc_fence waits[KVC_MAX_WAITS];
+} kvc_resume_result;
+
+/* Makes suspended sequences active again: matches what they had committed (or
+ * their prompt, if they began suspended) and holds what is found. Kept pages
+ * survive if all blocks before them did. Takes no page from the pool. Per item:
+ * NOT_NOW (the gate, see kvc_sequences_create), BAD_STATE (active already),
+ * STALE_HANDLE, OUT_OF_MEMORY. */
+KVC_API kvc_status kvc_sequences_resume(kvc_manager* manager, uint32_t count,
+                                        const uint64_t* sequences, kvc_resume_result* results,
+                                        kvc_error* error) KVC_NOEXCEPT;
+
+typedef struct kvc_truncate_item {
+  uint64_t sequence;
+  uint64_t capacity_tokens; /* room to keep, at least what is committed */
+} kvc_truncate_item;
+
+typedef struct kvc_truncate_result {
+  kvc_status status;
+  uint32_t freed_pages;
+} kvc_truncate_result;
+
+/* Gives back room that was not committed (rejected speculative tokens), behind a
+ * fence on the sequence's device stream. Per item: BAD_STATE (less than what is
+ * committed, or suspended), STALE_HANDLE, OUT_OF_MEMORY. */
+KVC_API kvc_status kvc_sequences_truncate(kvc_manager* manager, uint32_t count,
+                                          const kvc_truncate_item* items,
+                                          kvc_truncate_result* results,
+                                          kvc_error* error) KVC_NOEXCEPT;
+
+typedef struct kvc_stop_item {
+  uint64_t sequence;
+  uint64_t stop_before; /* as in kvc_prompt; 0: no further block is made reusable */
+} kvc_stop_item;
+
+/* Ends, from a position on, the making of reusable blocks; later commits beyond
+ * it succeed and create no block. The lowest position given to a sequence counts;
+ * blocks that are reusable already stay so. results[i]: OK, BAD_STATE (suspended),
+ * STALE_HANDLE. */
+KVC_API kvc_status kvc_sequences_stop(kvc_manager* manager, uint32_t count,
+                                      const kvc_stop_item* items, kvc_status* results,
+                                      kvc_error* error) KVC_NOEXCEPT;
+
+typedef uint32_t kvc_sequence_state;
+enum { KVC_SEQUENCE_SUSPENDED = 1, KVC_SEQUENCE_ACTIVE = 2 };
+
 typedef struct kvc_sequence_info {
   uint64_t committed_tokens;
   uint64_t matched_tokens;
   uint64_t capacity_tokens;
   uint64_t device_stream;
-  uint32_t page_count; /* pages the sequence has */
+  uint32_t page_count; /* pages the sequence has; suspended: pages it has kept */
   uint32_t detached;   /* 1 after a reset: later commits create no block */
+  kvc_sequence_state state;
+  uint32_t reusable_blocks; /* leading blocks that are in the tree */
 } kvc_sequence_info;
 
 /* Writes the sequence's pages, in order, into pages[0..capacity), from block
  * first_block on, and the facts into info. `*written` is the number of entries
- * written. pages may be NULL when capacity is 0. */
+ * written: a suspended sequence shows none. pages may be NULL when capacity is
+ * 0. */
 KVC_API kvc_status kvc_sequence_get(kvc_manager* manager, uint64_t sequence, uint32_t first_block,
                                     uint32_t capacity, uint32_t* pages, uint32_t* written,
                                     kvc_sequence_info* info, kvc_error* error) KVC_NOEXCEPT;
 
-/* Empties the tree (usually: new weights). Open sequences keep their pages but
- * are detached: later commits succeed and create no block and no event. */
+/* Empties the tree (usually: new weights). Active sequences keep their pages but
+ * are detached: later commits succeed and create no block and no event.
+ * Suspended ones have no pages left to them and are matched anew when they are
+ * resumed. */
 KVC_API kvc_status kvc_manager_reset(kvc_manager* manager, kvc_error* error) KVC_NOEXCEPT;
 
 /* live + cached + free + quarantined + leaving == total at each instant. */
@@ -540,8 +654,13 @@ typedef struct kvc_stats {
   uint64_t resets;
   uint64_t refused_not_now; /* grow items */
   uint64_t refused_never_fits;
-  uint64_t metadata_bytes; /* host memory of arenas and tables */
-  uint64_t prefault_ns;    /* time that touching them took at create */
+  uint64_t metadata_bytes;      /* host memory of arenas and tables */
+  uint64_t prefault_ns;         /* time that touching them took at create */
+  uint64_t suspended_sequences; /* of the open ones */
+  uint64_t kept_pages;          /* pages in the keeping of suspended sequences */
+  uint64_t reclaimed_pages;     /* of those, taken because others needed them */
+  uint64_t refused_gate;        /* create and resume items that the gate refused */
+  uint64_t cancelled_sequences;
 } kvc_stats;
 
 KVC_API void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT;

@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The C ABI of sequences beyond create, grow, commit and release.
+#include <cstddef>
+#include <cstdint>
+
+#include "kvcast/kvcast.h"
+#include "native/src/capi_call.h"
+#include "native/src/manager.h"
+
+static_assert(sizeof(kvc_suspend_item) == 16);
+static_assert(sizeof(kvc_resume_result) == 88 && offsetof(kvc_resume_result, waits) == 24);
+static_assert(sizeof(kvc_truncate_item) == 16 && sizeof(kvc_truncate_result) == 8);
+static_assert(sizeof(kvc_stop_item) == 16);
+
+extern "C" {
+
+kvc_status kvc_sequences_cancel(kvc_manager* manager, uint32_t count, const uint64_t* sequences,
+                                kvc_status* results, kvc_error* error) KVC_NOEXCEPT {
+  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+    capi::RequireArray(sequences, count, "sequences[] is NULL");
+    capi::RequireArray(results, count, "results[] is NULL");
+    core.Cancel(count, sequences, results, error);
+    return KVC_OK;
+  });
+}
+
+kvc_status kvc_sequences_suspend(kvc_manager* manager, uint32_t count,
+                                 const kvc_suspend_item* items, kvc_status* results,
+                                 kvc_error* error) KVC_NOEXCEPT {
+  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+    capi::RequireArray(items, count, "items[] is NULL");
+    capi::RequireArray(results, count, "results[] is NULL");
+    core.Suspend(count, items, results, error);
+    return KVC_OK;
+  });
+}
+
+kvc_status kvc_sequences_resume(kvc_manager* manager, uint32_t count, const uint64_t* sequences,
+                                kvc_resume_result* results, kvc_error* error) KVC_NOEXCEPT {
+  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+    capi::RequireArray(sequences, count, "sequences[] is NULL");
+    capi::RequireArray(results, count, "results[] is NULL");
+    core.Resume(count, sequences, results, error);
+    return KVC_OK;
+  });
+}
+
+kvc_status kvc_sequences_truncate(kvc_manager* manager, uint32_t count,
+                                  const kvc_truncate_item* items, kvc_truncate_result* results,
+                                  kvc_error* error) KVC_NOEXCEPT {
+  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+    capi::RequireArray(items, count, "items[] is NULL");
+    capi::RequireArray(results, count, "results[] is NULL");
+    core.Truncate(count, items, results, error);
+    return KVC_OK;
+  });
+}
+
+kvc_status kvc_sequences_stop(kvc_manager* manager, uint32_t count, const kvc_stop_item* items,
+                              kvc_status* results, kvc_error* error) KVC_NOEXCEPT {
+  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+    capi::RequireArray(items, count, "items[] is NULL");
+    capi::RequireArray(results, count, "results[] is NULL");
+    core.Stop(count, items, results, error);
+    return KVC_OK;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,220 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Suspending sequences and resuming them, and the gate in front of becoming active.
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include "native/src/manager.h"
+#include "native/src/sequence_calls.h"
+#include "native/src/status.h"
+
+namespace kvcast {
+
+// Somebody must always get on, or a pool full of live pages would stay so.
+bool Manager::GateIsOpen() const {
+  return active_sequences_ == 0 ||
+         uint64_t{pages_.live()} * 1000 <= uint64_t{resume_gate_permille_} * pages_.total();
+}
+
+kvc_status Manager::GateClosed(kvc_error* error) {
+  ++counters_.refused_gate;
+  return sequences::Item(error, KVC_NOT_NOW,
+                         "too much of the pool is live (resume_gate_permille); retry after a "
+                         "release, or open the sequence suspended");
+}
+
+void Manager::ReservePath(Sequence* seq, size_t tokens) {
+  const size_t before = seq->path.capacity();
+  if (before >= tokens) return;
+  seq->path.reserve(tokens);
+  sequence_bytes_ += (seq->path.capacity() - before) * sizeof(uint32_t);
+}
+
+void Manager::ForgetPath(Sequence* seq) {
+  seq->path.clear();
+  if (seq->path.capacity() <= sequences::kKeptTokens) return;
+  sequence_bytes_ -= seq->path.capacity() * sizeof(uint32_t);
+  std::vector<uint32_t>().swap(seq->path);
+}
+
+kvc_status Manager::SuspendOne(const kvc_suspend_item& item, kvc_error* error) {
+  using sequences::Item;
+  if ((item.flags & ~uint32_t{KVC_SUSPEND_KEEP}) != 0) {
+    return Item(error, KVC_INVALID_ARGUMENT, "a suspend item has unknown flags");
+  }
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  Heal(4);
+  Sequence* seq = Find(item.sequence);
+  if (seq == nullptr) return sequences::Stale(error);
+  if (seq->suspended) return sequences::Suspended(error);
+  const bool keep = (item.flags & KVC_SUSPEND_KEEP) != 0;
+  const size_t linked = Linked(*seq);
+  ReservePath(seq, linked * block_size_);
+  fences_.Reserve(seq->pages.size() + 4);
+  // From here on nothing throws.
+  seq->path.resize(linked * block_size_);
+  for (size_t i = 0; i < linked; ++i) {
+    std::memcpy(&seq->path[i * block_size_], tree_.tokens(pages_[seq->pages[i]].node),
+                size_t{block_size_} * sizeof(uint32_t));
+  }
+  const FenceSetId fence = RecordFence(seq->slot);
+  for (size_t i = seq->pages.size(); i-- > 0;) {
+    if (keep && i >= linked) {
+      pages_.AddUse(seq->pages[i], fence);
+    } else {
+      pages_.Drop(seq->pages[i], fence);
+    }
+  }
+  fences_.Release(fence);
+  if (keep) {
+    seq->pages.erase(seq->pages.begin(), seq->pages.begin() + static_cast<ptrdiff_t>(linked));
+  } else {
+    seq->pages.clear();
+  }
+  kept_pages_ += seq->pages.size();
+  fences_.Release(seq->waits);
+  seq->waits = 0;
+  FallAsleep(seq);
+  seq->rest_kept = keep;
+  ++changes_;
+  return KVC_OK;
+}
+
+// The sequence goes to the root of its path. It was not suspended.
+void Manager::FallAsleep(Sequence* seq) {
+  seq->suspended = true;
+  seq->suspended_at = ++suspensions_;
+  seq->linked = 0;
+  if (Attached(*seq)) {
+    seq->last = RootParent(seq->root);
+    seq->last_hash = tree_.root(seq->root).hash;
+    tree_.SleepOn(seq->root);
+  }
+  --active_sequences_;
+}
+
+// Gives up the pages that a suspended sequence keeps. Takes no memory if as many
+// sets of fences have been reserved.
+void Manager::StripKept(Sequence* seq) {
+  for (size_t i = seq->pages.size(); i-- > 0;) pages_.Drop(seq->pages[i], 0);
+  kept_pages_ -= seq->pages.size();
+  seq->pages.clear();
+  seq->rest_kept = false;
+}
+
+kvc_status Manager::ResumeOne(uint64_t id, kvc_resume_result* result, kvc_error* error) {
+  using sequences::Item;
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  Heal(4);
+  Sequence* seq = Find(id);
+  if (seq == nullptr) return sequences::Stale(error);
+  if (!seq->suspended) {
+    return Item(error, KVC_BAD_STATE, "the sequence is active; only suspended ones are resumed");
+  }
+  if (!GateIsOpen()) return GateClosed(error);
+  const bool attached = Attached(*seq);
+  const uint64_t blocks = seq->path.size() / block_size_;
+  Match match;
+  std::vector<PageId>& found_pages = victims_;  // lends its memory, see CreateOne
+  if (attached) {
+    match.root = seq->root;
+    match.last = seq->last;
+    match.last_hash = seq->last_hash;
+    Walk(&match, seq->path.data(), blocks, [&](const NodeId* found, uint32_t count) {
+      for (uint32_t i = 0; i < count; ++i) found_pages.push_back(tree_.node(found[i]).page);
+    });
+  }
+  try {
+    ReservePages(seq, found_pages.size() + seq->pages.size());
+    fences_.Reserve(seq->pages.size() + 2);
+  } catch (...) {
+    found_pages.clear();
+    throw;
+  }
+  // From here on nothing throws.
+  const bool whole = match.blocks == blocks && !seq->fresh;
+  const bool rest = whole && seq->rest_kept;
+  // Nobody can write behind a gap: what was kept goes with the first lost block.
+  if (!rest) StripKept(seq);
+  kept_pages_ -= seq->pages.size();
+  FenceList waits;
+  for (const PageId id_kept : seq->pages) {
+    if (pages_[id_kept].ready != 0) fences_.Collect(pages_[id_kept].ready, seq->slot, &waits);
+  }
+  for (const PageId id_found : found_pages) {
+    pages_.Hold(id_found);
+    if (pages_[id_found].ready != 0) fences_.Collect(pages_[id_found].ready, seq->slot, &waits);
+  }
+  seq->pages.insert(seq->pages.begin(), found_pages.begin(), found_pages.end());
+  found_pages.clear();
+  const uint64_t before = seq->committed;
+  if (!rest) seq->committed = match.blocks * block_size_;
+  if (seq->fresh) {
+    seq->matched = seq->committed;
+    counters_.matched_blocks += match.blocks;
+  } else {
+    result->lost_tokens = before - seq->committed;
+    seq->matched = std::min(seq->matched, seq->committed);
+  }
+  if (attached) {
+    seq->last = match.last;
+    seq->last_hash = match.last_hash;
+    seq->linked = static_cast<uint32_t>(match.blocks);
+    tree_.WakeOn(seq->root);
+  }
+  seq->suspended = false;
+  seq->fresh = false;
+  seq->rest_kept = false;
+  ForgetPath(seq);
+  ++active_sequences_;
+  ++changes_;
+  counters_.peak_live_pages = std::max<uint64_t>(counters_.peak_live_pages, pages_.live());
+  result->committed_tokens = seq->committed;
+  result->wait_count = TellWaits(seq, waits, result->waits);
+  return KVC_OK;
+}
+
+// Chooses suspended sequences whose kept pages give `slot` at least `demand`
+// pages, those suspended last first. With all of the demand strip_ holds them,
+// else it is empty. Returns how many pages there would be.
+uint32_t Manager::PlanStrip(uint32_t demand, uint32_t slot) {
+  for (uint32_t i = 0; i < max_sequences_; ++i) {
+    const Sequence& seq = sequences_[i];
+    if (seq.open && seq.suspended && !seq.pages.empty()) strip_.push_back(i);
+  }
+  std::sort(strip_.begin(), strip_.end(), [this](uint32_t a, uint32_t b) {
+    return sequences_[a].suspended_at > sequences_[b].suspended_at;
+  });
+  uint32_t gain = 0;
+  size_t taken = 0;
+  for (; taken < strip_.size() && gain < demand; ++taken) {
+    for (const PageId id : sequences_[strip_[taken]].pages) {
+      const Page& page = pages_[id];
+      if (page.holders == 1 && pages_.UsableBy(page, slot)) ++gain;
+    }
+  }
+  strip_.resize(gain < demand ? 0 : taken);
+  return gain;
+}
+
+void Manager::Suspend(uint32_t count, const kvc_suspend_item* items, kvc_status* results,
+                      kvc_error* error) {
+  for (uint32_t i = 0; i < count; ++i) {
+    kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
+    results[i] = Guard(story, [&] { return SuspendOne(items[i], story); });
+  }
+}
+
+void Manager::Resume(uint32_t count, const uint64_t* sequences, kvc_resume_result* results,
+                     kvc_error* error) {
+  for (uint32_t i = 0; i < count; ++i) {
+    results[i] = {};
+    kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
+    results[i].status = Guard(story, [&] { return ResumeOne(sequences[i], &results[i], story); });
+  }
+}
+
+}  // namespace kvcast
