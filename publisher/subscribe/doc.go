@@ -1,16 +1,18 @@
 // SPDX-FileCopyrightText: The kvcast authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package subscribe is the receiving side of a KV-cache event stream: a Client
-// that reads messages from a publisher, a Mirror that holds what is reusable
+// Package subscribe is the receiving side of a KV-cache event stream: a
+// Follower that hands out a publisher's batches in exact order, made good by
+// replays, a Client for what is live alone, a Mirror that holds what is reusable
 // over there, and a Verifier that checks the stream against the wire contract.
 //
 // Mirror and Verifier are plain values without sockets or goroutines; they
-// take decoded events from any source. All three are bounded against a
-// publisher that means harm: the size of a frame, the number of blocks, the
-// number of places and the length of a hash are limited. What ZeroMQ does not
-// bound, the number of frames in a message and the bytes that wait in its
-// queues, is not bounded here either.
+// take decoded events from any source. All are bounded against a publisher and
+// a replay server that mean harm: the size of a frame, the messages that wait,
+// the time that they wait, the number of blocks, the number of places and the
+// length of a hash are limited. What ZeroMQ does not bound, the number of frames
+// in a message and the bytes that wait in its queues, is not bounded here
+// either.
 //
 // None of the types may be used by several goroutines at once.
 package subscribe

@@ -121,11 +121,18 @@ func Follow(o FollowerOptions) (*Follower, error) {
 	}
 	l := limits{messages: o.MaxHeld, bytes: o.MaxHeldBytes, attempts: o.ReplayAttempts,
 		timeout: o.ReplayTimeout, settle: settleTime, answer: maxAnswer}
-	return &Follower{
+	now := time.Now()
+	f := &Follower{
 		client:   client,
 		replayer: replayer{ctx: client.ctx, endpoint: o.Replay, ipv6: ipv6, limit: client.limit},
-		tracker:  newTracker(l, o.Client.Topic, o.Replay != "", time.Now()),
-	}, nil
+		tracker:  newTracker(l, o.Client.Topic, o.Replay != "", now),
+	}
+	// An endpoint that ZeroMQ does not take is an error here, not later.
+	if err := f.request(now); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // Next returns what comes next, or ErrTimeout if there is nothing for that long.
@@ -137,11 +144,19 @@ func (f *Follower) Next(wait time.Duration) (Item, error) {
 	if f.client.socket == nil {
 		return Item{}, &Error{"receive", ErrClosed, ""}
 	}
-	begin := time.Now()
-	for now := begin; ; {
-		if item, ok := f.tracker.next(); ok {
-			return item, nil
-		}
+	if item, ok := f.tracker.next(); ok {
+		return item, nil
+	}
+	now := time.Now()
+	end := now.Add(wait)
+	// Time that is spent here counts for the request under way.
+	spend := func() {
+		before := now
+		now = time.Now()
+		f.tracker.waited(now, now.Sub(before))
+	}
+	defer spend()
+	for {
 		if err := f.request(now); err != nil {
 			return Item{}, err
 		}
@@ -149,23 +164,25 @@ func (f *Follower) Next(wait time.Duration) (Item, error) {
 		if err != nil {
 			return Item{}, err
 		}
-		if !progress {
-			left := wait - now.Sub(begin)
-			if left <= 0 {
-				// What is still to come comes from the replay server.
-				err := f.client.idle()
-				if f.tracker.busy() {
-					err = &Error{"receive", ErrTimeout, ""}
-				}
+		if item, ok := f.tracker.next(); ok {
+			return item, nil
+		}
+		spend()
+		// A flood that makes no items must not keep the caller here.
+		left := end.Sub(now)
+		if left <= 0 {
+			// What is still to come may come from the replay server.
+			if err := f.client.idle(); !f.tracker.busy() {
 				return Item{}, err
 			}
+			return Item{}, &Error{"receive", ErrTimeout, ""}
+		}
+		if !progress {
 			if err := f.client.await(&f.replayer, f.tracker.wake(now, left)); err != nil {
 				return Item{}, err
 			}
+			spend()
 		}
-		before := now
-		now = time.Now()
-		f.tracker.waited(now, now.Sub(before))
 	}
 }
 
@@ -187,7 +204,7 @@ func (f *Follower) read(now time.Time) (progress bool, err error) {
 	// What happened before the message came is known before it is looked at.
 	f.client.watch()
 	if f.connections != f.client.handshakes {
-		f.tracker.connected(now, f.connections > 0)
+		f.tracker.connected(now, f.client.handshakes > 1)
 		f.connections = f.client.handshakes
 		progress = true
 	}

@@ -453,6 +453,21 @@ func TestFollowerHostilePublisher(t *testing.T) {
 	}
 }
 
+// A flood that hands out nothing leaves the caller in time.
+func TestFollowerKeepsTheWait(t *testing.T) {
+	s := newFakeServer(t)
+	f := s.follow(FollowerOptions{MaxHeld: 10})
+	for i := range DefaultHWM {
+		s.send("A", i)
+	}
+	if item, err := f.Next(time.Millisecond); !errors.Is(err, ErrTimeout) {
+		t.Fatalf("got %v, %v", item, err)
+	}
+	if n := f.Stats().Overflows; n > DefaultHWM/2 {
+		t.Errorf("took in %d messages first", n)
+	}
+}
+
 func TestFollowRefuses(t *testing.T) {
 	const good = "tcp://127.0.0.1:5557"
 	for want, o := range map[string]FollowerOptions{
@@ -463,6 +478,10 @@ func TestFollowRefuses(t *testing.T) {
 		if _, err := Follow(o); !errors.Is(err, ErrEndpoint) || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
+	}
+	_, err := Follow(FollowerOptions{Client: ClientOptions{Endpoint: good}, Replay: "ipc://" + longPath(200)})
+	if !errors.Is(err, ErrEndpoint) || !strings.HasPrefix(err.Error(), "subscribe: replay: ") {
+		t.Errorf("got %v, want ErrEndpoint", err)
 	}
 	// Nobody needs to be there, on either side.
 	folder := t.TempDir()

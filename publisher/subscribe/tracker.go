@@ -278,11 +278,13 @@ func (t *tracker) mark() {
 }
 
 // connected is called after each handshake of the live connection; again tells
-// that there was one before.
+// that there was one before. What was replayed before the first one may be of
+// another life too.
 func (t *tracker) connected(now time.Time, again bool) {
 	if !t.asks {
 		return
 	}
+	again = again || t.have
 	t.settleAt = now.Add(t.settle)
 	if again && !t.have {
 		// No last batch tells whether they are of the life that is there now;

@@ -175,6 +175,7 @@ func TestTracker(t *testing.T) {
 		"mark, then not the first":           {script: joined + "mark B1 >reset:mark ?0 rB0 rB1 end >rB0 >rB1"},
 		"mark in a replay":                   {script: "?0 A5 mark >reset:mark ?- B0 >B0"},
 		"quiet after the handshake":          {script: "?0 end conn ?- 250ms ?0 rA0 end >rA0 ?- 1h ?-"},
+		"handshake after the replay":         {script: "?0 rA0 rA1 >rA0 >rA1 conn B2 ?1 rB1 >reset:replaced ?0 rB0 rB1 rB2 end >rB0 >rB1 >rB2"},
 		"live after the handshake":           {script: "?0 end conn A0 >A0 250ms ?- 1h ?-"},
 		"no answer":                          {script: "?0 A3 A4 5s ?- 200ms ?0 5s >gap0+3 >A3 >A4 A6 >gap5+1 >A6"},
 		"answer at the second try":           {script: "?0 rA0 >rA0 5s ?- 200ms ?0 rA0 rA1 end >rA1"},
