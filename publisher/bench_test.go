@@ -336,3 +336,52 @@ func BenchmarkDelayAt50k(b *testing.B) {
 		b.ReportMetric(float64(delays[q.at].Nanoseconds())/1e3, q.name)
 	}
 }
+
+// BenchmarkRing is BenchmarkStep with and without a ring for replays, in turns
+// of a few batches, so that the ratio is one of the same machine and moment.
+func BenchmarkRing(b *testing.B) {
+	for _, events := range []int{1, 16, 128} {
+		b.Run(fmt.Sprintf("blocks=%d", events*8), func(b *testing.B) {
+			o := DefaultOptions()
+			o.Endpoint, o.Topic = "tcp://127.0.0.1:0", "kv"
+			p := mustNew(b, o)
+			tr := p.newTransport()
+			if _, _, err := tr.open(context.Background()); err != nil {
+				b.Fatal(err)
+			}
+			defer tr.close(0)
+			encoder, _ := wire.NewEncoder(wire.Config{})
+			src := newRecycled(events, 8, 16)
+			src.left.Store(1 << 60)
+			w := &owner{p: p, s: p.settings, transport: tr, encode: true, encoder: encoder,
+				source: src, validator: p.validator}
+			r := newRing(o.BufferSteps, o.ReplayBufferBytes)
+			const turn = 32
+			var off, on time.Duration
+			slice := func(r *ring) time.Duration {
+				w.ring = r
+				begin := time.Now()
+				for range turn {
+					w.step(begin)
+				}
+				return time.Since(begin)
+			}
+			// A ring that is not full yet costs new memory as well.
+			for before, now := -1, 0; now != before; now, _ = r.size() {
+				before = now
+				slice(r)
+			}
+			seq := p.stats.NextSeq
+			b.ReportAllocs()
+			for b.Loop() {
+				off += slice(nil)
+				// The ring must not see the numbers in between as a hole.
+				p.stats.NextSeq = seq
+				on += slice(r)
+				seq = p.stats.NextSeq
+			}
+			b.ReportMetric(float64(on)/float64(off), "on/off")
+			b.ReportMetric(float64((on-off).Nanoseconds())/float64(b.N*turn), "ns/batch-more")
+		})
+	}
+}

@@ -27,6 +27,22 @@
 // Options.HWM messages is full, without a sign at the sender. The gap in the
 // numbers is the evidence.
 //
+// With Options.ReplayEndpoint the newest batches are kept, as they were sent, and
+// whoever missed some asks for them: a ROUTER takes the number of the first batch
+// wanted (8 bytes, big-endian, behind an optional empty frame) and answers with
+// all batches from there to the newest, then with an end mark, number 2^64-1
+// (signed -1) and no payload. The numbers of an answer are contiguous and end at
+// the newest batch as of its beginning; later ones come live, and one may come
+// both ways. If the first is above the one asked for, the history is cut. A batch
+// is kept before it is sent live, so also one that could not be sent; a number
+// that was lost before ends what can be replayed.
+//
+// Replays have a goroutine and a socket of their own, which live batches never
+// wait for. At most 16 run at once, one for each identity, and take turns; up to
+// 1024 more requests wait, one for each identity, where a newer one takes the place
+// of an older one. A peer that takes nothing for 30 s, one that has gone, and one
+// whose identity comes back over another connection lose their answer.
+//
 // Peers are not trusted. ZeroMQ keeps in memory whatever a peer subscribes to,
 // so a TCP connection that has sent us more than 1 MiB, each message taken as 64
 // bytes more than it is long, is cut off, and so is one that floods us faster

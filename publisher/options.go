@@ -170,7 +170,7 @@ type Options struct {
 
 	// Warn receives one line for each thing that an operator should see: the
 	// endpoint can be reached from other machines, batches were dropped or peers
-	// cut off (at counts 1, 2, 4, 8, ...). It is called by the publisher's goroutine
+	// cut off (at counts 1, 2, 4, 8, ...). It is called by goroutines of the publisher
 	// or by Publish, one call at a time, and must neither block nor call Publish,
 	// Flush, Start or Close. May be nil.
 	Warn func(message string)

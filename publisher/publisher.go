@@ -197,8 +197,8 @@ func formName(f event.Form) string {
 	return fmt.Sprintf("form %d", f)
 }
 
-// Start binds, waits for Options.WaitSubscribers subscribers and sends the
-// first clear; after it Publish and an attached source are served. A second
+// Start binds both endpoints or neither, waits for Options.WaitSubscribers
+// subscribers and sends the first clear; after it Publish and an attached source are served. A second
 // Start does nothing, and one that runs beside another returns what that one
 // returns. After Close it is ErrClosed.
 //
@@ -363,8 +363,9 @@ func (p *Publisher) Stats() Stats {
 // last clear if Options.ClearOnClose says so; then the socket gets some time to
 // deliver it. All of it takes at most Options.ShutdownTimeout + 1 s, whether
 // subscribers read or not; what did not get out by then counts as a
-// send-error drop (queue) or stays in the source. When Close returns, the port
-// is free, unless Options.Context is shared. A Start that is under way is
+// send-error drop (queue) or stays in the source. Replays under way get
+// Options.ShutdownTimeout to finish, and no new ones are begun. When Close
+// returns, the ports are free, unless Options.Context is shared. A Start that is under way is
 // cancelled. Close may be called at any time and more than once; it always
 // returns nil.
 func (p *Publisher) Close() error {

@@ -46,6 +46,7 @@ func newReplayClient(t testing.TB, ctx *zmq.Context, kind zmq.Type, endpoint, id
 	}
 	c.socket.SetLinger(0)
 	c.socket.SetRcvtimeo(patience)
+	c.socket.SetRcvhwm(1) // what it has not read stays with the publisher
 	if identity != "" {
 		c.socket.SetIdentity(identity)
 	}

@@ -408,38 +408,33 @@ func TestReplayBeforeSubscribers(t *testing.T) {
 func TestReplayHandover(t *testing.T) {
 	o := replayOptions(t)
 	o.Warn = nil // the first connection is cut off
-	p := mustNew(t, o)
-	mustStart(t, p)
-	publishBatches(t, p, 5000)
+	p := startLarge(t, o)
 	first := newReplayClient(t, nil, zmq.DEALER, p.ReplayEndpoint(), "one")
-	first.socket.SetRcvhwm(1)
 	first.ask(0)
 	first.next() // under way, and far from its end
 	second := newReplayClient(t, nil, zmq.DEALER, p.ReplayEndpoint(), "one")
-	second.ask(4000)
+	second.ask(1900)
 	got := second.numbers()
 	// Between the handover and the request some of the old answer may come.
-	for len(got) > 0 && got[0] != 4000 {
+	for len(got) > 0 && got[0] != 1900 {
 		got = got[1:]
 	}
-	wantNumbers(t, got, 4000, 5000)
+	wantNumbers(t, got, 1900, 2000)
 	eventually(t, "abort", func() bool { return p.Stats().ReplayAborted == 1 })
 }
 
 // Two requests over one connection are answered one after the other; a third one
 // takes the place of the second.
 func TestReplayOneAtATime(t *testing.T) {
-	p := mustNew(t, replayOptions(t))
-	mustStart(t, p)
-	publishBatches(t, p, 20000-1)
+	p := startLarge(t, replayOptions(t))
 	c := newDealer(t, p.ReplayEndpoint())
-	c.ask(10000 - 1)
+	c.ask(0)
 	c.next()
 	c.ask(5)
-	c.ask(19990)
+	c.ask(1990)
 	eventually(t, "requests", func() bool { return p.Stats().ReplayRequests == 3 })
-	wantNumbers(t, c.numbers(), 10000+1, 19999)
-	wantNumbers(t, c.numbers(), 19990, 19999)
+	wantNumbers(t, c.numbers(), 1, 2000)
+	wantNumbers(t, c.numbers(), 1990, 2000)
 	if st := p.Stats(); st.ReplayAborted != 1 {
 		t.Errorf("%+v", st)
 	}
@@ -450,16 +445,7 @@ func TestReplayOneAtATime(t *testing.T) {
 func TestCloseDuringReplay(t *testing.T) {
 	o := replayOptions(t)
 	o.ShutdownTimeout = 2 * time.Second
-	p := mustNew(t, o)
-	mustStart(t, p)
-	for range 3000 {
-		if err := p.Publish(chain(1<<40, 200)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := p.Flush(withPatience(t)); err != nil {
-		t.Fatal(err)
-	}
+	p := startLarge(t, o)
 	dead := newRawReplayPeer(t, p.ReplayEndpoint(), "")
 	dead.ask(t, 0)
 	alive := newDealer(t, p.ReplayEndpoint())
@@ -471,11 +457,38 @@ func TestCloseDuringReplay(t *testing.T) {
 		p.Close()
 		closed <- time.Since(begin)
 	}()
-	wantNumbers(t, alive.numbers(), 2, 3000)
+	wantNumbers(t, alive.numbers(), 2, 2000)
 	if d := <-closed; d > o.ShutdownTimeout+closeGrace {
 		t.Errorf("Close took %v", d)
 	}
 	if st := p.Stats(); st.ReplayAborted != 1 || st.ReplayRequests != 2 {
 		t.Errorf("%+v", st)
+	}
+}
+
+// The end of a shared context ends the server; Close returns as ever, and the
+// context is free of us then.
+func TestReplayContextTerminated(t *testing.T) {
+	ctx, err := zmq.NewContext()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := replayOptions(t)
+	o.Context, o.Warn, o.ClearOnClose = ctx, nil, false
+	p := startLarge(t, o)
+	stuck := newRawReplayPeer(t, p.ReplayEndpoint(), "")
+	stuck.ask(t, 0)
+	eventually(t, "replay", func() bool { return p.Stats().ReplayBatches > 0 })
+	terminated := make(chan error, 1)
+	go func() { terminated <- ctx.Term() }()
+	eventually(t, "abort", func() bool { return p.Stats().ReplayAborted == 1 })
+	p.Close()
+	select {
+	case err := <-terminated:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the context does not end")
 	}
 }

@@ -1,0 +1,139 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package publisher
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvcast/kvcast/publisher/wire"
+)
+
+// liveTraffic publishes a batch each few milliseconds and measures how long each
+// takes to a subscriber.
+type liveTraffic struct {
+	quit, ended chan struct{}
+	// interval is the longest time between two publications so far: they are due
+	// at a fixed pace, so it is what the machine itself withholds. delay is the
+	// longest way of a batch since it was last set to 0. Nanoseconds.
+	interval, delay atomic.Int64
+	received        atomic.Int64
+}
+
+const livePace = 5 * time.Millisecond
+
+func startLive(t *testing.T, p *Publisher, s *subscriber) *liveTraffic {
+	l := &liveTraffic{quit: make(chan struct{}), ended: make(chan struct{})}
+	first := p.Stats().NextSeq
+	sent := make(chan time.Time, 1<<20)
+	go func() {
+		defer close(sent)
+		ticker := time.NewTicker(livePace)
+		defer ticker.Stop()
+		last := time.Now()
+		for {
+			select {
+			case <-l.quit:
+				return
+			case <-ticker.C:
+			}
+			now := time.Now()
+			l.interval.Store(max(l.interval.Load(), int64(now.Sub(last))))
+			last = now
+			sent <- now
+			if err := p.Publish(removal(1)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	go func() {
+		defer close(l.ended)
+		for begin := range sent {
+			_, seq, _ := s.nextFrames()
+			l.delay.Store(max(l.delay.Load(), int64(time.Since(begin))))
+			if n, err := wire.ParseSeq(seq); err != nil || n != first {
+				t.Errorf("live batch %d, %v, want %d", n, err, first)
+				return
+			}
+			first++
+			l.received.Add(1)
+		}
+	}()
+	return l
+}
+
+func (l *liveTraffic) stop() {
+	close(l.quit)
+	<-l.ended
+}
+
+// A slow reader gets all of a large ring, in order and with its end, while live
+// batches go their way as before.
+func TestReplayToSlowReader(t *testing.T) {
+	batches, warmUp := 10000, int64(200)
+	if testing.Short() {
+		batches, warmUp = 500, 50
+	}
+	o := replayOptions(t)
+	o.BufferSteps = batches
+	p := mustNew(t, o)
+	mustStart(t, p)
+	const blocks = 100
+	for i := range batches - 1 {
+		if err := p.Publish(chain(uint64(i+1)<<32, blocks)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Flush(withPatience(t)); err != nil {
+		t.Fatal(err)
+	}
+	live := startLive(t, p, subscribe(t, p))
+	eventually(t, "live batches", func() bool { return live.received.Load() >= warmUp })
+	before := time.Duration(live.delay.Swap(0))
+
+	c := newDealer(t, p.ReplayEndpoint())
+	begin := time.Now()
+	last := p.Stats().NextSeq - 1 // at least
+	c.ask(0)
+	var first, next uint64
+	for n := 0; ; n++ {
+		m := c.next()
+		time.Sleep(4 * time.Millisecond) // one for each frame
+		if m.seq == wire.EndSeq {
+			break
+		}
+		switch {
+		case n == 0:
+			first = m.seq
+		case m.seq != next:
+			t.Fatalf("batch %d after %d", m.seq, next-1)
+		}
+		next = m.seq + 1
+		if n%1000 == 0 && m.seq < uint64(batches) && m.seq > 0 {
+			b, err := wire.Decode([]byte(m.payload), wire.Limits{})
+			if err != nil || len(b.Events) != 1 || len(b.Events[0].Hashes) != blocks {
+				t.Errorf("batch %d: %v", m.seq, err)
+			}
+		}
+	}
+	took := time.Since(begin)
+	live.stop()
+	// Live batches have taken the place of some before the request came.
+	if n := next - first; n != uint64(batches) || next <= last || first > uint64(batches) {
+		t.Errorf("%d batches, %d to %d, want %d up to %d or more", n, first, next-1, batches, last)
+	}
+	delay, interval := time.Duration(live.delay.Load()), time.Duration(live.interval.Load())
+	t.Logf("%d batches in %v; live delay at most %v, before %v; longest interval %v; %d live batches",
+		next-first, took, delay, before, interval, live.received.Load())
+	if most := max(50*time.Millisecond, 2*max(before, interval)); delay > most {
+		t.Errorf("live delay %v, want at most %v", delay, most)
+	}
+	st := p.Stats()
+	checkBalance(t, st, true)
+	if st.ReplayAborted != 0 || st.ReplayRequests != 1 || p.ring.pinned != 0 {
+		t.Errorf("%d bytes pinned, %+v", p.ring.pinned, st)
+	}
+}
