@@ -140,6 +140,9 @@ func (r *replayer) open(ctx context.Context, options publisher.Options) (err err
 		TokensPerBlock: r.o.blockSize,
 		CapacityBlocks: r.o.capacity,
 		MaxSequences:   r.o.concurrency + 1,
+		// No gate: makeRoom ends the oldest sequence when room is short, so as
+		// many as were asked for may be alive in a pool however full.
+		ResumeGatePermille: 1000,
 	}
 	if r.o.publisher != publisherOff {
 		options.Warn = func(message string) { r.bar.note("kvcast: warning: " + oneLine(message)) }
