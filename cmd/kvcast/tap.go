@@ -168,8 +168,10 @@ type tapTotals struct {
 	RemovedBlocks uint64 `json:"removed_blocks"`
 	Clears        uint64 `json:"clears"`
 	Bytes         uint64 `json:"bytes"`
-	// ReplayedBatches are those of Batches that came as the answer to a request.
+	// ReplayedBatches are those of Batches that came as the answer to a request,
+	// FailedReplays the requests without a whole answer.
 	ReplayedBatches uint64 `json:"replayed_batches"`
+	FailedReplays   uint64 `json:"failed_replays"`
 	// MissingBatches is the sum of all gaps, Malformed the messages that could
 	// not be read, Restarts counts the times that everything was forgotten.
 	MissingBatches uint64 `json:"missing_batches"`
@@ -190,6 +192,9 @@ func (t *tapper) run(ctx context.Context, follower *subscribe.Follower) error {
 			}
 		}
 		item, err := follower.Next(poll)
+		if noteErr := t.unanswered(follower.Stats()); noteErr != nil {
+			return noteErr
+		}
 		switch {
 		case errors.Is(err, subscribe.ErrTimeout):
 			// Whoever reads along should not wait for a full buffer.
@@ -215,6 +220,16 @@ func (t *tapper) run(ctx context.Context, follower *subscribe.Follower) error {
 		}
 	}
 	return nil
+}
+
+// unanswered tells when a request for a replay has failed: what comes next is
+// late, or is missing something.
+func (t *tapper) unanswered(s subscribe.FollowerStats) error {
+	if s.Failed == t.totals.FailedReplays {
+		return nil
+	}
+	t.totals.FailedReplays = s.Failed
+	return t.printNote("replay", "failed: "+s.LastFailure)
 }
 
 // malformed deals with a message that cannot be read.

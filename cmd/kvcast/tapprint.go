@@ -188,8 +188,8 @@ func (t *tapper) end(breach error) error {
 		grouped(t.totals.Batches), grouped(t.totals.Events), grouped(t.totals.StoredBlocks),
 		grouped(t.totals.RemovedBlocks), grouped(t.totals.MissingBatches), grouped(t.totals.Malformed))}
 	if t.o.replay != "" {
-		lines = append(lines, fmt.Sprintf("replayed  %s batches, %s restarts",
-			grouped(t.totals.ReplayedBatches), grouped(t.totals.Restarts)))
+		lines = append(lines, fmt.Sprintf("replayed  %s batches, %s restarts, %s failures",
+			grouped(t.totals.ReplayedBatches), grouped(t.totals.Restarts), grouped(t.totals.FailedReplays)))
 	}
 	if t.totals.Batches > 0 {
 		lines = append(lines, "    last  "+t.last.String())

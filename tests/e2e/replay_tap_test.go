@@ -174,7 +174,7 @@ func TestTapTellsReplays(t *testing.T) {
 		"       9  kv  empty\n" +
 		"      10  kv  empty\n" +
 		"   total  11 batches, 3 events, 2 blocks stored, 0 removed, 8 batches missing, 0 malformed\n" +
-		"replayed  9 batches, 1 restarts\n"
+		"replayed  9 batches, 1 restarts, 0 failures\n"
 	if out := tap.stdout.String(); !strings.HasPrefix(out, want) {
 		t.Errorf("got %s\nwant %s", out, want)
 	}
@@ -210,6 +210,30 @@ func TestTapVerifiesReplays(t *testing.T) {
 	engine.publish(3, empty)
 	engine.answer(0)
 	tap.wantLine(1, "kvcast: batch 3: the number before was 0: 2 batches are missing")
+}
+
+// Answers that are none are said; the tap goes on with what is live.
+func TestTapTellsFailedReplays(t *testing.T) {
+	t.Parallel()
+	engine, endpoint, replay := newReplayEngine(t)
+	tap := start(t, "tap", endpoint, "--replay", replay, "--max-batches", "1")
+	engine.join()
+	engine.publish(4, empty)
+	for range 3 {
+		frames, err := engine.router.RecvMessageBytes(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := engine.router.SendMessage(frames[0], "no", "answer"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tap.good()
+	failed := "  replay  failed: subscribe: replay: malformed message: 2 frames, the first of 2 bytes\n"
+	want := strings.Repeat(failed, 3) + "     gap  4 batches are missing before 4\n       4  kv  empty\n"
+	if out := tap.stdout.String(); !strings.HasPrefix(out, want) || !strings.Contains(out, "replayed  0 batches, 0 restarts, 3 failures\n") {
+		t.Errorf("got %s\nwant %s", out, want)
+	}
 }
 
 func TestTapRefusesReplayEndpoints(t *testing.T) {
