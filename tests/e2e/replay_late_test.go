@@ -55,6 +55,54 @@ func TestLateTapCatchesUp(t *testing.T) {
 	}
 }
 
+// A tap that joins while batches are published as fast as possible gets each
+// number once, from a replay or live.
+func TestTapJoinsInMidStream(t *testing.T) {
+	t.Parallel()
+	folder := shortTemp(t)
+	live, history := "ipc://"+filepath.Join(folder, "s"), "ipc://"+filepath.Join(folder, "r")
+	resident, mirror := filepath.Join(folder, "resident"), filepath.Join(folder, "mirror")
+	limit := 2000
+	if testing.Short() {
+		limit = 200
+	}
+	client, err := subscribe.Connect(subscribe.ClientOptions{Endpoint: live})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	replay := startPiped(t, "replay", "--trace", traceFile, "--limit", fmt.Sprint(limit), "--capacity-blocks", "4000",
+		"--endpoint", live, "--replay-endpoint", history, "--wait-subscribers", "1",
+		"--resident-out", resident, "--hold", "1h", "--device", "host")
+	if _, err := client.Receive(deadline); err != nil {
+		t.Fatal(err)
+	}
+	tap := startPiped(t, "tap", live, "--replay", history, "--verify", "--mirror-out", mirror)
+	var s replaySummary
+	replay.line(&s)
+	replayed := 0
+	for next := 0; next < s.Batches; next++ {
+		var l replayedLine
+		if tap.line(&l); l.Type != "batch" || l.Seq != next {
+			t.Fatalf("got %s %d %s, want batch %d", l.Type, l.Seq, l.Text, next)
+		}
+		if l.Replayed {
+			replayed++
+		}
+	}
+	replay.signal(syscall.SIGTERM)
+	replay.good()
+	tap.signal(syscall.SIGTERM)
+	var end replayedLine
+	tap.line(&end)
+	tap.good()
+	wantMirror(t, mirror, resident)
+	t.Logf("%d of %d batches were replayed", replayed, s.Batches)
+	if replayed == 0 || end.Received.Batches != s.Batches || !end.Verified.Good || !end.Verified.Complete || s.RemovedBlocks == 0 {
+		t.Errorf("ends with %+v", end)
+	}
+}
+
 // A ring that is shorter than the stream gives its newest part: the tap says
 // what is missing, and claims no more than it knows.
 func TestLateTapOfAShortRing(t *testing.T) {

@@ -507,12 +507,14 @@ func TestTapTellsTheEnd(t *testing.T) {
 // when that takes longer to find out than --idle-exit.
 func TestTapRefusesLongFrames(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"--verify", "--idle-exit", "200ms"}, {"--idle-exit", "200ms"}, {"--verify"}} {
+	// Made before: on a busy machine that takes longer than the tap waits.
+	long := make([]byte, 32<<20+1)
+	for _, args := range [][]string{{"--verify", "--idle-exit", "500ms"}, {"--idle-exit", "500ms"}, {"--verify"}} {
 		engine, endpoint := newEngine(t)
 		tap := start(t, append([]string{"tap", endpoint}, args...)...)
 		engine.join()
 		engine.batch(0, cleared)
-		engine.batch(1, make([]byte, 32<<20+1))
+		engine.batch(1, long)
 		tap.wantLine(2, "kvcast: subscribe: receive: connection given up: a frame beyond the limit, or no ZMTP: frames may have 33554432 bytes\n")
 		if out := tap.stdout.String(); strings.Contains(out, "verified") {
 			t.Errorf("%v: got %q", args, out)
