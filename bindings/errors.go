@@ -156,6 +156,8 @@ var (
 	opResume    = newOp("resume")
 	opTruncate  = newOp("truncate")
 	opStop      = newOp("stop")
+	opRetain    = newOp("retain")
+	opEnd       = newOp("end")
 )
 
 // item is the error of one item, nil for OK.

@@ -13,6 +13,7 @@ import (
 	"io"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -470,7 +471,15 @@ func (l *lockstep) told(told []bindings.EvictedBlock, victims []*mBlock) {
 	for i, b := range victims {
 		l.equal("page of an evicted block", told[i].Page, b.page.id)
 		l.equal("copies of an evicted block", told[i].Copies, 0)
-		l.equal("reason of an eviction", told[i].Reason, bindings.EvictedCapacity)
+		reason := bindings.EvictedCapacity
+		switch {
+		case b.own < 0:
+			reason = bindings.EvictedEnded
+		case b.expired:
+			reason = bindings.EvictedTTL
+		}
+		l.equal("reason of an eviction", told[i].Reason, reason)
+		l.equal("priority of an evicted block", told[i].Priority, max(b.own, 0))
 		l.meet(b, told[i].Block)
 		if b.parent == nil {
 			l.equal("parent of a first block", told[i].Parent, bindings.NoBlock)
@@ -603,7 +612,7 @@ func (l *lockstep) request(t *rapid.T) {
 		l.commitTokens(s, tokens[s.committed:])
 	}
 	if rapid.Bool().Draw(t, "release") {
-		l.releaseAll([]*mSequence{s})
+		l.releaseAll([]*mSequence{s}, false)
 	}
 }
 
@@ -623,7 +632,7 @@ func (l *lockstep) release(t *rapid.T) {
 	if s == nil {
 		return
 	}
-	l.releaseAll([]*mSequence{s})
+	l.releaseAll([]*mSequence{s}, false)
 }
 
 func (l *lockstep) releaseMany(t *rapid.T) {
@@ -631,10 +640,10 @@ func (l *lockstep) releaseMany(t *rapid.T) {
 	if n == 0 {
 		return
 	}
-	l.releaseAll(slices.Clone(l.m.sequences[:n]))
+	l.releaseAll(slices.Clone(l.m.sequences[:n]), rapid.Bool().Draw(t, "ended"))
 }
 
-func (l *lockstep) releaseAll(sequences []*mSequence) {
+func (l *lockstep) releaseAll(sequences []*mSequence, ended bool) {
 	l.worked()
 	var ids []bindings.SequenceID
 	for _, s := range sequences {
@@ -643,10 +652,14 @@ func (l *lockstep) releaseAll(sequences []*mSequence) {
 	l.stale = append(l.stale, ids...)
 	errs := make([]error, len(ids)+1)
 	// The first one twice: the second time it is stale.
-	l.same("release", l.manager.Release(append(ids, ids[0]), errs), nil)
+	if ended {
+		l.same("end", l.manager.End(append(ids, ids[0]), errs), nil)
+	} else {
+		l.same("release", l.manager.Release(append(ids, ids[0]), errs), nil)
+	}
 	for i, s := range sequences {
 		l.same("release", errs[i], nil)
-		l.m.release(s, false)
+		l.m.release(s, false, ended)
 	}
 	l.same("release", errs[len(ids)], bindings.ErrStaleHandle)
 }
@@ -662,7 +675,7 @@ func (l *lockstep) cancel(t *rapid.T) {
 	l.same("cancel", l.manager.Cancel([]bindings.SequenceID{s.id, s.id}, errs), nil)
 	l.same("cancel", errs[0], nil)
 	l.same("cancel", errs[1], bindings.ErrStaleHandle)
-	l.m.release(s, true)
+	l.m.release(s, true, false)
 }
 
 func (l *lockstep) suspend(t *rapid.T) {
@@ -735,6 +748,60 @@ func (l *lockstep) stop(t *rapid.T) {
 	errs := make([]error, 1)
 	l.same("stop", l.manager.Stop([]bindings.StopItem{{Sequence: s.id, StopBefore: position}}, errs), nil)
 	l.same("stop", errs[0], l.m.stop(s, position))
+}
+
+func (l *lockstep) end(t *rapid.T) {
+	if s := l.pick(t); s != nil {
+		l.releaseAll([]*mSequence{s}, true)
+	}
+}
+
+// tick is what the library's clock goes by.
+const tick = time.Duration(1 << 27)
+
+func (l *lockstep) retain(t *rapid.T) {
+	s := l.pick(t)
+	if s == nil {
+		return
+	}
+	l.worked()
+	item := bindings.RetainItem{
+		Sequence:   s.id,
+		FirstToken: rapid.IntRange(0, s.committed+1).Draw(t, "first"),
+		EndToken:   bindings.ToTheEnd,
+		Priority:   rapid.SampledFrom([]int{0, 10, 34, 35, 36, 80, 80, 80, 100}).Draw(t, "priority"),
+	}
+	if rapid.Bool().Draw(t, "closed") {
+		item.EndToken = item.FirstToken + rapid.IntRange(0, s.committed+1).Draw(t, "count")
+	}
+	ticks := 0
+	if rapid.IntRange(0, 2).Draw(t, "timed") > 0 {
+		ticks = l.m.now + rapid.IntRange(1, 16).Draw(t, "ticks")
+		// In the middle of a tick a block is due at its beginning.
+		item.Expires = time.Duration(ticks)*tick + time.Duration(rapid.IntRange(0, 1<<27-1).Draw(t, "more"))
+	}
+	var want error
+	switch {
+	case ticks != 0 && item.Priority <= bindings.DefaultPriority:
+		want = bindings.ErrInvalidArgument
+	case s.suspended || item.EndToken > s.committed:
+		want = bindings.ErrBadState
+	}
+	errs := make([]error, 1)
+	l.same("retain", l.manager.Retain([]bindings.RetainItem{item}, errs), nil)
+	l.same("retain", errs[0], want)
+	if want == nil {
+		l.m.retain(s, item.FirstToken, item.EndToken, item.Priority, ticks)
+	}
+}
+
+func (l *lockstep) expire(t *rapid.T) {
+	l.worked()
+	ticks := l.m.now + rapid.IntRange(0, 12).Draw(t, "ticks")
+	got, more, err := l.manager.Expire(time.Duration(ticks)*tick+tick/3, 0)
+	l.same("expire", err, nil)
+	l.equal("expired", got, l.m.expire(ticks))
+	l.equal("more to expire", more, false)
 }
 
 func (l *lockstep) useStale(t *rapid.T) {
@@ -892,7 +959,7 @@ func (l *lockstep) check(*rapid.T) {
 	want := bindings.Stats{
 		TotalPages:         uint64(l.m.total),
 		LivePages:          uint64(l.m.live()),
-		CachedPages:        uint64(len(l.m.lru)),
+		CachedPages:        uint64(l.m.cached()),
 		FreePages:          uint64(l.m.free),
 		QuarantinedPages:   uint64(len(l.m.quarantine)),
 		PeakLivePages:      l.m.peakLive,
@@ -905,6 +972,9 @@ func (l *lockstep) check(*rapid.T) {
 		StoredBlocks:       l.m.stored,
 		DeduplicatedBlocks: l.m.deduplicated,
 		EvictedBlocks:      l.m.evicted,
+		EvictedTTLBlocks:   l.m.evictedTTL,
+		EvictedEndedBlocks: l.m.evictedEnded,
+		ExpiredBlocks:      l.m.expired,
 		ResetBlocks:        l.m.resetBlocks,
 		Resets:             l.m.resets,
 		RefusedNotNow:      l.m.refusedNotNow,
@@ -969,7 +1039,7 @@ func (l *lockstep) check(*rapid.T) {
 func (l *lockstep) finish() {
 	if len(l.m.sequences) > 0 {
 		l.same("close with open sequences", l.manager.Close(), bindings.ErrBusy)
-		l.releaseAll(slices.Clone(l.m.sequences))
+		l.releaseAll(slices.Clone(l.m.sequences), false)
 	}
 	l.check(nil)
 	l.settle()
@@ -1052,6 +1122,10 @@ func runModel(steps *int) func(*rapid.T) {
 			"truncate":     with(l.truncate),
 			"stop":         with(l.stop),
 			"cancel":       with(l.cancel),
+			"end":          with(l.end),
+			"retain":       with(l.retain),
+			"retain more":  with(l.retain),
+			"expire":       with(l.expire),
 			"stale":        with(l.useStale),
 			"reset":        with(l.reset),
 			"advance":      with(l.advance),

@@ -41,6 +41,15 @@ type mBlock struct {
 	children int
 	page     *mPage
 	id       bindings.BlockID // once it has been seen, else NoBlock
+	own      int              // its priority; -1: its conversation is over
+	listed   int              // the priority it is listed under
+	expired  bool             // its priority was higher, for a time
+}
+
+// mTimer ends a block's priority at a tick of the library's clock.
+type mTimer struct {
+	tick  int
+	block *mBlock
 }
 
 // mScope is a scope with what the model derives from it.
@@ -60,6 +69,8 @@ type mSequence struct {
 	matched   int
 	epoch     int
 	committed int
+	// Of blocks to be committed whose first token is at or after ruleFrom; -1: none.
+	ruleFrom, rulePriority, ruleTick int
 	// No block from this one on becomes reusable; -1: no limit.
 	stopBlocks int
 	// While suspended, path has the tokens of the blocks in the tree and pages
@@ -100,8 +111,11 @@ type model struct {
 
 	resident   map[event.Digest]*mBlock
 	known      map[event.Digest]*mKnown
-	lru        []*mBlock // cached, least recently used first
-	quarantine []*mPage  // in the order in which they were given up
+	lists      [bindings.MaxPriority + 2][]*mBlock // cached, by listed + 1, least recently used first
+	timers     []mTimer                            // in the order in which they were set
+	now        int                                 // tick
+	nowKnown   bool
+	quarantine []*mPage // in the order in which they were given up
 	free       int
 	sequences  []*mSequence
 	owner      map[uint32]*mPage // pages in use, by id
@@ -113,6 +127,7 @@ type model struct {
 	// Counters with the names of bindings.Stats.
 	created, asked, matched, stored, deduplicated, evicted, resetBlocks, resets uint64
 	refusedNotNow, refusedNeverFits, peakLive, partial                          uint64
+	expired, evictedTTL, evictedEnded                                           uint64
 	refusedGate, reclaimed, cancelled                                           uint64
 }
 
@@ -300,11 +315,112 @@ func (m *model) giveUp(p *mPage) {
 
 // hold: a held block leaves the eviction list.
 func (m *model) hold(p *mPage) {
-	if p.holders == 0 {
-		i := slices.Index(m.lru, p.block)
-		m.lru = slices.Delete(m.lru, i, i+1)
-	}
 	p.holders++
+	if p.holders > 1 {
+		return
+	}
+	b := p.block
+	m.leave(b)
+	if b.own < 0 { // its conversation has begun again
+		b.own = bindings.DefaultPriority
+		b.listed = max(b.listed, b.own)
+		raise(b)
+	}
+}
+
+// join: to the end of the list of its priority.
+func (m *model) join(b *mBlock) { m.lists[b.listed+1] = append(m.lists[b.listed+1], b) }
+
+func (m *model) leave(b *mBlock) {
+	list := m.lists[b.listed+1]
+	i := slices.Index(list, b)
+	m.lists[b.listed+1] = slices.Delete(list, i, i+1)
+}
+
+func (m *model) cached() int {
+	all := 0
+	for _, list := range m.lists {
+		all += len(list)
+	}
+	return all
+}
+
+// settle: a block without children is listed under its own priority.
+func (m *model) settle(b *mBlock) {
+	if b.children != 0 || b.listed == b.own {
+		return
+	}
+	if b.page.holders == 0 {
+		m.leave(b)
+		defer m.join(b)
+	}
+	b.listed = b.own
+}
+
+// raise: the blocks before one are listed under no lower priority.
+func raise(b *mBlock) {
+	for above := b.parent; above != nil; above = above.parent {
+		above.listed = max(above.listed, b.listed)
+	}
+}
+
+func (m *model) setTimer(b *mBlock, tick int) {
+	m.timers = slices.DeleteFunc(m.timers, func(t mTimer) bool { return t.block == b })
+	if tick == 0 {
+		return
+	}
+	if m.nowKnown {
+		tick = max(tick, m.now+1)
+	}
+	m.timers = append(m.timers, mTimer{tick, b})
+}
+
+func (m *model) setPriority(b *mBlock, priority, tick int) {
+	m.setTimer(b, tick)
+	b.own, b.expired = priority, false
+	b.listed = max(b.listed, priority)
+	if b.children == 0 {
+		b.listed = priority
+	}
+	raise(b)
+}
+
+// retain: ticks are those of the library's clock, 0 is never.
+func (m *model) retain(s *mSequence, first, end, priority, tick int) {
+	if s.epoch != m.epoch {
+		return
+	}
+	for i := len(s.blocks) - 1; i >= 0; i-- {
+		if i*m.blockSize >= first && (end == bindings.ToTheEnd || i*m.blockSize < end) {
+			m.setPriority(s.blocks[i], priority, tick)
+		}
+	}
+	if end == bindings.ToTheEnd {
+		s.ruleFrom, s.rulePriority, s.ruleTick = first, priority, tick
+	}
+}
+
+// expire returns the number of blocks whose time is up.
+func (m *model) expire(tick int) int {
+	m.nowKnown = true
+	if tick <= m.now {
+		return 0
+	}
+	m.now = tick
+	var due []mTimer
+	m.timers = slices.DeleteFunc(m.timers, func(t mTimer) bool {
+		if t.tick <= tick {
+			due = append(due, t)
+		}
+		return t.tick <= tick
+	})
+	slices.SortStableFunc(due, func(a, b mTimer) int { return a.tick - b.tick })
+	for _, t := range due {
+		t.block.own, t.block.expired = bindings.DefaultPriority, true
+		m.settle(t.block)
+	}
+	m.expired += uint64(len(due))
+	return len(due)
 }
 
 // drop: without holders, a block joins the end of the eviction list and any
@@ -315,14 +431,14 @@ func (m *model) drop(p *mPage, fences []mFence) {
 	switch {
 	case p.holders > 0:
 	case p.block != nil:
-		m.lru = append(m.lru, p.block)
+		m.join(p.block)
 	default:
 		m.giveUp(p)
 	}
 }
 
 func (m *model) live() int {
-	return m.total - m.free - len(m.quarantine) - len(m.lru)
+	return m.total - m.free - len(m.quarantine) - m.cached()
 }
 
 func (m *model) notePeak() { m.peakLive = max(m.peakLive, uint64(m.live())) }
@@ -406,7 +522,8 @@ func (m *model) create(scope *mScope, p bindings.Prompt) (*mSequence, int, []mFe
 	}
 	found := m.match(scope, p.Tokens, p.MustCompute)
 	matched := len(found) * m.blockSize
-	s := &mSequence{stream: p.DeviceStream, scope: scope, epoch: m.epoch, stopBlocks: -1}
+	s := &mSequence{stream: p.DeviceStream, scope: scope, epoch: m.epoch, stopBlocks: -1,
+		ruleFrom: -1}
 	switch {
 	case p.StopBefore == bindings.StopNow:
 		s.stopBlocks = 0
@@ -463,25 +580,7 @@ func (m *model) grow(s *mSequence, capacityTokens int) mGrow {
 		}
 	}
 	demand := max(0, need-own-m.free)
-	// From the list's head, skipping what is guarded by another stream's
-	// fences and what still has children.
-	var victims []*mBlock
-	gone := map[*mBlock]int{}
-	for _, b := range m.lru {
-		if len(victims) == demand {
-			break
-		}
-		if b.children != gone[b] {
-			continue
-		}
-		if !m.usableBy(b.page.ready, s.stream) || !m.usableBy(b.page.used, s.stream) {
-			continue
-		}
-		victims = append(victims, b)
-		if b.parent != nil {
-			gone[b.parent]++
-		}
-	}
+	victims := m.victims(demand, s.stream)
 	// The last resort: what suspended sequences keep, the latest first.
 	var stripped []*mSequence
 	if len(victims) < demand {
@@ -505,7 +604,7 @@ func (m *model) grow(s *mSequence, capacityTokens int) mGrow {
 	if len(victims) < demand {
 		m.refusedNotNow++
 		// All that nobody holds and that cannot be had is kept by fences.
-		leaving := len(m.lru) - len(victims) + len(m.quarantine) - own
+		leaving := m.cached() - len(victims) + len(m.quarantine) - own
 		return mGrow{err: bindings.ErrNotNow, leaving: leaving}
 	}
 	for _, keeper := range stripped {
@@ -538,6 +637,12 @@ func (m *model) grow(s *mSequence, capacityTokens int) mGrow {
 		s.pages = append(s.pages, &mPage{holders: 1})
 	}
 	for _, b := range victims {
+		if b.own < 0 {
+			m.evictedEnded++
+		}
+		if b.expired {
+			m.evictedTTL++
+		}
 		m.evict(b)
 		s.pages = append(s.pages, &mPage{holders: 1})
 	}
@@ -551,13 +656,58 @@ func (m *model) evict(b *mBlock) {
 	if b.children != 0 || b.page.holders != 0 {
 		panic("the model evicts a block in use")
 	}
-	i := slices.Index(m.lru, b)
-	m.lru = slices.Delete(m.lru, i, i+1)
+	m.leave(b)
+	m.setTimer(b, 0)
 	delete(m.resident, b.key)
 	delete(m.owner, b.page.id)
 	if b.parent != nil {
 		b.parent.children--
+		m.settle(b.parent)
 	}
+}
+
+// victims are chosen one by one: the first that may go, in the order of the
+// lists, skipping what another stream's fences guard. A block whose last child
+// has been chosen and that was listed for its sake joins its own list.
+func (m *model) victims(demand int, stream bindings.DeviceStream) []*mBlock {
+	lists := m.lists
+	for i := range lists {
+		lists[i] = slices.Clone(lists[i])
+	}
+	gone := map[*mBlock]int{}
+	next := func() *mBlock {
+		for i, list := range lists {
+			for j, b := range list {
+				if b.children == gone[b] && m.usableBy(b.page.ready, stream) &&
+					m.usableBy(b.page.used, stream) {
+					lists[i] = slices.Delete(list, j, j+1)
+					return b
+				}
+			}
+		}
+		return nil
+	}
+	var victims []*mBlock
+	for len(victims) < demand {
+		b := next()
+		if b == nil {
+			break
+		}
+		victims = append(victims, b)
+		p := b.parent
+		if p == nil {
+			continue
+		}
+		gone[p]++
+		if gone[p] != p.children || p.page.holders != 0 || p.listed == p.own {
+			continue
+		}
+		from := &lists[p.listed+1]
+		i := slices.Index(*from, p)
+		*from = slices.Delete(*from, i, i+1)
+		lists[p.own+1] = append(lists[p.own+1], p)
+	}
+	return victims
 }
 
 type mCommit struct {
@@ -606,7 +756,8 @@ func (m *model) commit(s *mSequence, tokens []uint32) mCommit {
 			}
 			continue
 		}
-		b := &mBlock{key: key, parent: parent, scope: s.scope, page: s.pages[i], id: bindings.NoBlock}
+		b := &mBlock{key: key, parent: parent, scope: s.scope, page: s.pages[i], id: bindings.NoBlock,
+			own: bindings.DefaultPriority, listed: bindings.DefaultPriority}
 		b.page.block = b
 		b.page.ready = m.record(s.stream)
 		if parent != nil {
@@ -614,11 +765,16 @@ func (m *model) commit(s *mSequence, tokens []uint32) mCommit {
 		}
 		m.resident[key] = b
 		s.blocks = append(s.blocks, b)
+		raise(b)
 		m.known[key] = &mKnown{
 			digest: key, parent: parentKey, isRoot: parent == nil,
 			tokens: slices.Clone(text), scope: s.scope,
 		}
 		r.stored++
+	}
+	for i := len(s.blocks) - 1; i >= first && s.ruleFrom >= 0 &&
+		i*m.blockSize >= s.ruleFrom; i-- {
+		m.setPriority(s.blocks[i], s.rulePriority, s.ruleTick)
 	}
 	m.stored += uint64(r.stored)
 	m.deduplicated += uint64(r.deduplicated)
@@ -626,8 +782,19 @@ func (m *model) commit(s *mSequence, tokens []uint32) mCommit {
 	return r
 }
 
-// release closes a sequence, last block first.
-func (m *model) release(s *mSequence, cancel bool) {
+// release closes a sequence, last block first; ended: the conversation is over.
+func (m *model) release(s *mSequence, cancel, ended bool) {
+	if ended && s.epoch == m.epoch && !s.suspended {
+		for i := len(s.blocks) - 1; i >= 0; i-- {
+			b := s.blocks[i]
+			if b.page.holders != 1 || i == len(s.blocks)-1 && b.children != 0 ||
+				i < len(s.blocks)-1 && b.children != 1 {
+				break
+			}
+			m.setTimer(b, 0)
+			b.own, b.listed, b.expired = -1, -1, false
+		}
+	}
 	i := slices.Index(m.sequences, s)
 	m.sequences = slices.Delete(m.sequences, i, i+1)
 	fences := m.record(s.stream)
@@ -767,10 +934,13 @@ func (m *model) reset() {
 		}
 	}
 	m.epoch++
-	for _, b := range m.lru {
-		m.giveUp(b.page)
+	for i, list := range m.lists {
+		for _, b := range list {
+			m.giveUp(b.page)
+		}
+		m.lists[i] = nil
 	}
-	m.lru = nil
+	m.timers = nil
 	for _, b := range m.resident {
 		b.page.block = nil
 	}

@@ -5,7 +5,17 @@
 
 package bindings
 
-import "github.com/kvcast/kvcast/cgo"
+import (
+	"time"
+
+	"github.com/kvcast/kvcast/cgo"
+)
+
+// Priorities of blocks are 0 to MaxPriority, larger ones being kept longer.
+const (
+	DefaultPriority = cgo.DefaultPriority
+	MaxPriority     = cgo.MaxPriority
+)
 
 // BlockID names a block of one manager's tree. It carries a generation, so no
 // two blocks ever have the same one.
@@ -21,6 +31,10 @@ type EvictedReason uint32
 const (
 	// EvictedCapacity: its page was needed.
 	EvictedCapacity EvictedReason = cgo.EvictedCapacity
+	// EvictedTTL: so, and the time of a higher priority was up.
+	EvictedTTL EvictedReason = cgo.EvictedTTL
+	// EvictedEnded: so, and its conversation was over.
+	EvictedEnded EvictedReason = cgo.EvictedEnded
 )
 
 // String is the reason in a word or two.
@@ -28,6 +42,10 @@ func (r EvictedReason) String() string {
 	switch r {
 	case EvictedCapacity:
 		return "capacity"
+	case EvictedTTL:
+		return "ttl"
+	case EvictedEnded:
+		return "ended"
 	default:
 		return "unknown"
 	}
@@ -46,6 +64,8 @@ type EvictedBlock struct {
 	// Announced says that the stream had told of the block and tells of its
 	// removal.
 	Announced bool
+	// Priority was its own; 0 if its conversation was over.
+	Priority int
 }
 
 // BlockResidency is a block of a prompt that is resident.
@@ -106,7 +126,97 @@ func evictedBlocks(dst []EvictedBlock, raw []cgo.EvictedBlock) []EvictedBlock {
 			Reason:    EvictedReason(b.Reason),
 			Copies:    int(b.Copies),
 			Announced: b.Announced != 0,
+			Priority:  int(b.Priority),
 		}
 	}
 	return dst[:len(raw)]
+}
+
+// ToTheEnd as RetainItem.EndToken takes in blocks that are committed later.
+const ToTheEnd = -1
+
+// RetainItem says how long blocks of an open sequence are worth keeping.
+type RetainItem struct {
+	Sequence SequenceID
+	// FirstToken and EndToken bound the blocks by their first tokens, EndToken
+	// being at most what is committed or ToTheEnd.
+	FirstToken, EndToken int
+	// Priority is 0 to MaxPriority. A block is evicted only after its children, so
+	// that it counts as much as the largest of them.
+	Priority int
+	// Expires is when the blocks return to the default priority, on the clock
+	// that Expire is told; 0: never. It needs a priority above the default.
+	Expires time.Duration
+}
+
+// Retain sets priorities. The last word counts, whoever shares a block. errs[i]
+// is nil, ErrInvalidArgument, ErrBadState (the range ends beyond what is
+// committed) or ErrStaleHandle; errs must be at least as long as items.
+func (m *Manager) Retain(items []RetainItem, errs []error) error {
+	op := opRetain
+	if err := checkCounts(op.name, len(items), len(errs)); err != nil {
+		return err
+	}
+	if err := m.enter(op.name); err != nil {
+		return err
+	}
+	defer m.leave()
+	sc := m.scratch.get()
+	defer m.scratch.put(sc)
+	sc.retain, sc.status = sized(sc.retain, len(items)), sized(sc.status, len(items))
+	for i := range items {
+		it := &items[i]
+		if it.FirstToken < 0 || it.EndToken < ToTheEnd || it.Expires < 0 ||
+			it.Priority < 0 || it.Priority > MaxPriority {
+			return argumentError(op.name, "item %d: tokens %d to %d, priority %d, expires %d", i,
+				it.FirstToken, it.EndToken, it.Priority, it.Expires)
+		}
+		sc.retain[i] = cgo.RetainItem{
+			Sequence:   uint64(it.Sequence),
+			FirstToken: uint64(it.FirstToken),
+			EndToken:   uint64(it.EndToken),
+			ExpiresNs:  uint64(it.Expires),
+			Priority:   uint32(it.Priority),
+		}
+		if it.EndToken == ToTheEnd {
+			sc.retain[i].EndToken = cgo.ToTheEnd
+		}
+	}
+	if s := m.raw.SequencesRetain(sc.retain, sc.status, &sc.err); s != cgo.OK {
+		return callError(op.name, s, &sc.err)
+	}
+	for i, s := range sc.status {
+		errs[i] = op.item(s)
+	}
+	return nil
+}
+
+// End is Release for conversations that are over: the last blocks of a sequence
+// that nobody else holds and that nothing else is built on go before all others
+// when pages are short. If the conversation does go on, a match gives its blocks
+// the default priority again.
+func (m *Manager) End(ids []SequenceID, errs []error) error {
+	return m.byID(opEnd, ids, errs, cgo.Manager.SequencesEnd)
+}
+
+// Expire tells the manager the time: blocks whose time is up return to the
+// default priority. The manager has no clock of its own; now is on the one that
+// RetainItem.Expires is on. A block is due at its time or up to 134 ms before it. Expire
+// looks at no more than maxBlocks blocks (0: no limit) and says how many returned, and
+// whether there may be more.
+func (m *Manager) Expire(now time.Duration, maxBlocks int) (expired int, more bool, err error) {
+	const op = "expire"
+	if now < 0 || maxBlocks < 0 {
+		return 0, false, argumentError(op, "now is %d, maxBlocks %d", now, maxBlocks)
+	}
+	if err := m.enter(op); err != nil {
+		return 0, false, err
+	}
+	defer m.leave()
+	var e cgo.Error
+	n, more, s := m.raw.Expire(uint64(now), size32(maxBlocks), &e)
+	if s != cgo.OK {
+		return 0, false, callError(op, s, &e)
+	}
+	return int(n), more, nil
 }

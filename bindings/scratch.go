@@ -41,6 +41,7 @@ type scratch struct {
 	truncate  []cgo.TruncateItem
 	truncated []cgo.TruncateResult
 	stop      []cgo.StopItem
+	retain    []cgo.RetainItem
 }
 
 const (

@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kvcast/kvcast/bindings"
 	"github.com/kvcast/kvcast/bindings/event"
@@ -293,6 +294,21 @@ func (s *script) dispatch(o *operation) string {
 			return outcome(err) + "\n"
 		}
 		return outcome(errs[0]) + "\n"
+	case "end":
+		return s.release(o, s.manager.End) + "\n"
+	case "retain":
+		return s.retain(o) + "\n"
+	case "expire":
+		// Times are in seconds.
+		now := time.Duration(number(o.next())) * time.Second
+		n, more, err := s.manager.Expire(now, o.count("max", 0))
+		if err != nil {
+			return outcome(err) + "\n"
+		}
+		if more {
+			return fmt.Sprintf("expired %d, more\n", n)
+		}
+		return fmt.Sprintf("expired %d\n", n)
 	case "info":
 		return s.info(o) + "\n"
 	case "shared":
@@ -540,7 +556,8 @@ func (s *script) blockByID(id bindings.BlockID) string {
 func (s *script) told(evicted []bindings.EvictedBlock) string {
 	var text strings.Builder
 	for _, b := range evicted {
-		fmt.Fprintf(&text, "; %s under %s %s", s.blockByID(b.Block), s.blockByID(b.Parent), b.Reason)
+		fmt.Fprintf(&text, "; %s under %s %s %d", s.blockByID(b.Block), s.blockByID(b.Parent), b.Reason,
+			b.Priority)
 		if b.Announced {
 			text.WriteString(" announced")
 		}
@@ -607,6 +624,22 @@ func (s *script) resume(o *operation) string {
 	}
 	q.waits = slices.Clone(r.Waits)
 	return fmt.Sprintf("committed %d, lost %d%s", r.CommittedTokens, r.LostTokens, s.waits(r.Waits))
+}
+
+func (s *script) retain(o *operation) string {
+	item := bindings.RetainItem{Sequence: s.sequence(o.next()).id, FirstToken: number(o.next())}
+	if end := o.next(); end == "end" {
+		item.EndToken = bindings.ToTheEnd
+	} else {
+		item.EndToken = number(end)
+	}
+	item.Priority = number(o.next())
+	item.Expires = time.Duration(o.count("until", 0)) * time.Second
+	errs := make([]error, 1)
+	if err := s.manager.Retain([]bindings.RetainItem{item}, errs); err != nil {
+		return outcome(err)
+	}
+	return outcome(errs[0])
 }
 
 func (s *script) release(o *operation, call func([]bindings.SequenceID, []error) error) string {
@@ -846,6 +879,9 @@ func (s *script) counters() string {
 		{"stored", n.StoredBlocks},
 		{"deduplicated", n.DeduplicatedBlocks},
 		{"evicted", n.EvictedBlocks},
+		{"ttl", n.EvictedTTLBlocks},
+		{"ended", n.EvictedEndedBlocks},
+		{"expired", n.ExpiredBlocks},
 		{"reset", n.ResetBlocks},
 		{"resets", n.Resets},
 		{"not now", n.RefusedNotNow},

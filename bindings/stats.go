@@ -37,6 +37,9 @@ type Stats struct {
 	StoredBlocks       uint64 // blocks that entered the tree
 	DeduplicatedBlocks uint64
 	EvictedBlocks      uint64
+	EvictedTTLBlocks   uint64 // of those: the time of a higher priority was up
+	EvictedEndedBlocks uint64 // of those: the conversation was over
+	ExpiredBlocks      uint64 // returned to the default priority
 	ResetBlocks        uint64 // blocks that resets took out of the tree
 	Resets             uint64
 	RefusedNotNow      uint64 // grow items
@@ -79,6 +82,9 @@ func (m *Manager) Stats() (Stats, error) {
 		StoredBlocks:       raw.StoredBlocks,
 		DeduplicatedBlocks: raw.DeduplicatedBlocks,
 		EvictedBlocks:      raw.EvictedBlocks,
+		EvictedTTLBlocks:   raw.EvictedTTLBlocks,
+		EvictedEndedBlocks: raw.EvictedEndedBlocks,
+		ExpiredBlocks:      raw.ExpiredBlocks,
 		ResetBlocks:        raw.ResetBlocks,
 		Resets:             raw.Resets,
 		RefusedNotNow:      raw.RefusedNotNow,

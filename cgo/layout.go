@@ -404,6 +404,12 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.RefusedGate) - unsafe.Sizeof(C.kvc_stats{}.refused_gate)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Stats{}.CancelledSequences) - unsafe.Offsetof(C.kvc_stats{}.cancelled_sequences)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.CancelledSequences) - unsafe.Sizeof(C.kvc_stats{}.cancelled_sequences)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.ExpiredBlocks) - unsafe.Offsetof(C.kvc_stats{}.expired_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.ExpiredBlocks) - unsafe.Sizeof(C.kvc_stats{}.expired_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.EvictedTTLBlocks) - unsafe.Offsetof(C.kvc_stats{}.evicted_ttl_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.EvictedTTLBlocks) - unsafe.Sizeof(C.kvc_stats{}.evicted_ttl_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.EvictedEndedBlocks) - unsafe.Offsetof(C.kvc_stats{}.evicted_ended_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.EvictedEndedBlocks) - unsafe.Sizeof(C.kvc_stats{}.evicted_ended_blocks)]struct{}{}
 
 	// kvc_resident_block
 	_ [0]struct{} = [unsafe.Sizeof(ResidentBlock{}) - unsafe.Sizeof(C.kvc_resident_block{})]struct{}{}
@@ -435,6 +441,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(EvictedBlock{}.Copies) - unsafe.Sizeof(C.kvc_evicted_block{}.copies)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(EvictedBlock{}.Announced) - unsafe.Offsetof(C.kvc_evicted_block{}.announced)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(EvictedBlock{}.Announced) - unsafe.Sizeof(C.kvc_evicted_block{}.announced)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(EvictedBlock{}.Priority) - unsafe.Offsetof(C.kvc_evicted_block{}.priority)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(EvictedBlock{}.Priority) - unsafe.Sizeof(C.kvc_evicted_block{}.priority)]struct{}{}
 
 	// kvc_block_residency
 	_ [0]struct{} = [unsafe.Sizeof(BlockResidency{}) - unsafe.Sizeof(C.kvc_block_residency{})]struct{}{}
@@ -453,4 +461,17 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(ResidencyResult{}.ResidentBlocks) - unsafe.Sizeof(C.kvc_residency_result{}.resident_blocks)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(ResidencyResult{}.FirstBlock) - unsafe.Offsetof(C.kvc_residency_result{}.first_block)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(ResidencyResult{}.FirstBlock) - unsafe.Sizeof(C.kvc_residency_result{}.first_block)]struct{}{}
+
+	// kvc_retain_item
+	_ [0]struct{} = [unsafe.Sizeof(RetainItem{}) - unsafe.Sizeof(C.kvc_retain_item{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(RetainItem{}.Sequence) - unsafe.Offsetof(C.kvc_retain_item{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(RetainItem{}.Sequence) - unsafe.Sizeof(C.kvc_retain_item{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(RetainItem{}.FirstToken) - unsafe.Offsetof(C.kvc_retain_item{}.first_token)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(RetainItem{}.FirstToken) - unsafe.Sizeof(C.kvc_retain_item{}.first_token)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(RetainItem{}.EndToken) - unsafe.Offsetof(C.kvc_retain_item{}.end_token)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(RetainItem{}.EndToken) - unsafe.Sizeof(C.kvc_retain_item{}.end_token)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(RetainItem{}.ExpiresNs) - unsafe.Offsetof(C.kvc_retain_item{}.expires_ns)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(RetainItem{}.ExpiresNs) - unsafe.Sizeof(C.kvc_retain_item{}.expires_ns)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(RetainItem{}.Priority) - unsafe.Offsetof(C.kvc_retain_item{}.priority)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(RetainItem{}.Priority) - unsafe.Sizeof(C.kvc_retain_item{}.priority)]struct{}{}
 )

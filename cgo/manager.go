@@ -91,6 +91,9 @@ type Stats struct {
 	ReclaimedPages     uint64
 	RefusedGate        uint64
 	CancelledSequences uint64
+	ExpiredBlocks      uint64
+	EvictedTTLBlocks   uint64
+	EvictedEndedBlocks uint64
 }
 
 // Init sets the struct size.

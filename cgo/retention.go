@@ -9,6 +9,12 @@ package cgo
 // // call only, and there are no callbacks.
 // #cgo noescape kvc_residency
 // #cgo nocallback kvc_residency
+// #cgo noescape kvc_sequences_end
+// #cgo nocallback kvc_sequences_end
+// #cgo noescape kvc_sequences_retain
+// #cgo nocallback kvc_sequences_retain
+// #cgo noescape kvc_expire
+// #cgo nocallback kvc_expire
 import "C"
 
 import "unsafe"
@@ -20,11 +26,18 @@ const (
 	// NotTold in GrowResult.FirstEvicted says that nothing was evicted or that
 	// there was no room to tell it.
 	NotTold uint32 = C.KVC_NOT_TOLD
+	// DefaultPriority and MaxPriority of blocks.
+	DefaultPriority = C.KVC_DEFAULT_PRIORITY
+	MaxPriority     = C.KVC_MAX_PRIORITY
+	// ToTheEnd in RetainItem.EndToken takes in blocks that are committed later.
+	ToTheEnd uint64 = C.KVC_TO_THE_END
 )
 
 // Why a block was evicted.
 const (
 	EvictedCapacity = C.KVC_EVICTED_CAPACITY
+	EvictedTTL      = C.KVC_EVICTED_TTL
+	EvictedEnded    = C.KVC_EVICTED_ENDED
 )
 
 // Flags of a resident block.
@@ -41,6 +54,18 @@ type EvictedBlock struct {
 	Reason    uint32
 	Copies    uint32
 	Announced uint32
+	Priority  uint32
+	_         uint32
+}
+
+// RetainItem is kvc_retain_item.
+type RetainItem struct {
+	Sequence   uint64
+	FirstToken uint64
+	EndToken   uint64
+	ExpiresNs  uint64
+	Priority   uint32
+	_          uint32
 }
 
 // BlockResidency is kvc_block_residency.
@@ -70,4 +95,30 @@ func (m Manager) Residency(prompts []Prompt, tokens []uint32, scopes []Scope, by
 		C.uint64_t(len(blocks)),
 		(*C.kvc_block_residency)(unsafe.Pointer(unsafe.SliceData(blocks))),
 		(*C.kvc_residency_result)(unsafe.Pointer(unsafe.SliceData(results))), err.c()))
+}
+
+// SequencesEnd closes sequences whose conversations are over; results must be
+// as long as sequences.
+func (m Manager) SequencesEnd(sequences []uint64, results []Status, err *Error) Status {
+	_ = results[:len(sequences)]
+	return Status(C.kvc_sequences_end(m.c, C.uint32_t(len(sequences)),
+		(*C.uint64_t)(unsafe.SliceData(sequences)),
+		(*C.kvc_status)(unsafe.Pointer(unsafe.SliceData(results))), err.c()))
+}
+
+// SequencesRetain says how long blocks are worth keeping; results must be as
+// long as items.
+func (m Manager) SequencesRetain(items []RetainItem, results []Status, err *Error) Status {
+	_ = results[:len(items)]
+	return Status(C.kvc_sequences_retain(m.c, C.uint32_t(len(items)),
+		(*C.kvc_retain_item)(unsafe.Pointer(unsafe.SliceData(items))),
+		(*C.kvc_status)(unsafe.Pointer(unsafe.SliceData(results))), err.c()))
+}
+
+// Expire tells the time; it returns how many blocks went back to the default
+// priority and whether there may be more.
+func (m Manager) Expire(nowNs uint64, maxBlocks uint32, err *Error) (uint32, bool, Status) {
+	var expired, more C.uint32_t
+	s := C.kvc_expire(m.c, C.uint64_t(nowNs), C.uint32_t(maxBlocks), &expired, &more, err.c())
+	return uint32(expired), more != 0, Status(s)
 }

@@ -22,12 +22,10 @@ static_assert(sizeof(kvc_prompt) == 48 && offsetof(kvc_prompt, scope) == 24);
 static_assert(sizeof(kvc_create_result) == 88 && offsetof(kvc_create_result, waits) == 24);
 static_assert(sizeof(kvc_probe_result) == 16);
 static_assert(sizeof(kvc_grow_item) == 16 && sizeof(kvc_grow_result) == 24);
-static_assert(sizeof(kvc_evicted_block) == 32 && offsetof(kvc_evicted_block, page) == 16);
-static_assert(sizeof(kvc_residency_result) == 16 && sizeof(kvc_block_residency) == 16);
 static_assert(sizeof(kvc_commit_item) == 24);
 static_assert(sizeof(kvc_commit_result) == 96 && offsetof(kvc_commit_result, waits) == 32);
 static_assert(sizeof(kvc_sequence_info) == 48);
-static_assert(sizeof(kvc_stats) == 8 + 27 * 8);
+static_assert(sizeof(kvc_stats) == 8 + 30 * 8);
 static_assert(sizeof(kvc_resident_block) == 48 && offsetof(kvc_resident_block, digest) == 16);
 static_assert(sizeof(kvc_host_fill) == 16);
 
@@ -157,21 +155,6 @@ kvc_status kvc_probe(kvc_manager* manager, uint32_t count, const kvc_prompt* pro
         capi::Arrays(prompts, count, tokens, token_count, scopes, scope_count, bytes, byte_count);
     capi::RequireArray(results, count, "results[] is NULL");
     core.Probe(count, prompts, in, results, error);
-    return KVC_OK;
-  });
-}
-
-kvc_status kvc_residency(kvc_manager* manager, uint32_t count, const kvc_prompt* prompts,
-                         const uint32_t* tokens, uint64_t token_count, const kvc_scope* scopes,
-                         uint32_t scope_count, const uint8_t* bytes, uint64_t byte_count,
-                         uint64_t block_capacity, kvc_block_residency* blocks,
-                         kvc_residency_result* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
-    const auto in =
-        capi::Arrays(prompts, count, tokens, token_count, scopes, scope_count, bytes, byte_count);
-    capi::RequireArray(blocks, block_capacity, "blocks[] is NULL");
-    capi::RequireArray(results, count, "results[] is NULL");
-    core.Residency(count, prompts, in, block_capacity, blocks, results, error);
     return KVC_OK;
   });
 }

@@ -89,9 +89,6 @@ const char* Manager::CheckPages(uint32_t* where) {
       states[3] != pages_.quarantined()) {
     return "the counts of page states are wrong";
   }
-  if (!check::ListIsWhole(pages_, pages_.evictable(), PageState::kCached)) {
-    return "the eviction list is broken";
-  }
   uint32_t quarantined = 0;
   for (uint32_t list = 0; list < kDeviceSlots; ++list) {
     quarantined += pages_.quarantine(list).size;
@@ -119,6 +116,68 @@ const char* Manager::CheckPages(uint32_t* where) {
     }
   }
   return free == pages_.free() ? nullptr : "the free stack is miscounted";
+}
+
+// The order of eviction, and the classes it follows.
+const char* Manager::CheckOrder(uint32_t* where) {
+  const EvictionOrder& order = pages_.order();
+  std::vector<uint32_t> rank(pages_.total(), 0);
+  uint32_t next = 0;
+  for (uint32_t key = order.NextKey(0); key != kNil; key = order.NextKey(key + 1)) {
+    PageId before = kNil;
+    for (PageId id = order.Head(key); id != kNil; id = pages_[id].next) {
+      if (id >= pages_.total() || rank[id] != 0) return "the order of eviction is broken";
+      *where = id;
+      const Page& page = pages_[id];
+      if (page.prev != before || page.state != PageState::kCached) {
+        return "the order of eviction is broken";
+      }
+      if (order.KeyOf(page.listed) != key) return "a page is in the list of another class";
+      rank[id] = ++next;
+      before = id;
+    }
+    if (order.Tail(key) != before) return "the order of eviction is broken";
+  }
+  *where = kNil;
+  if (next != order.size()) return "the order of eviction is miscounted";
+  for (NodeId id = 0; id < tree_.high_water(); ++id) {
+    if (!tree_.alive(id)) continue;
+    *where = id;
+    const Node& n = tree_.node(id);
+    const Page& page = pages_[n.page];
+    if (page.own >= kClasses || page.listed < page.own || page.listed >= kClasses ||
+        (n.children == 0 && page.listed != page.own)) {
+      return "a block is listed under a wrong class";
+    }
+    if (page.own == kEndedClass && page.holders != 0) return "a held block counts as ended";
+    if (n.due != 0 && page.own <= kDefaultClass) {
+      return "a priority that is not above the default has an end";
+    }
+    if (IsRoot(n.parent)) continue;
+    const PageId above = tree_.node(n.parent).page;
+    if (pages_[above].listed < page.listed)
+      return "a block is listed under a higher class than its parent";
+    if (rank[above] != 0 && rank[above] < rank[n.page]) {
+      return "a parent stands before its child in the order of eviction";
+    }
+  }
+  uint32_t timers = 0;
+  const char* wrong = nullptr;
+  timers_.ForEach([&](NodeId id, uint32_t slot) {
+    ++timers;
+    if (id >= tree_.high_water() || !tree_.alive(id) || tree_.node(id).due == 0 ||
+        tree_.node(id).timer_slot != slot) {
+      wrong = "a timer is not its block's";
+      *where = id;
+    }
+  });
+  if (wrong != nullptr) return wrong;
+  uint32_t due = 0;
+  for (NodeId id = 0; id < tree_.high_water(); ++id) {
+    if (tree_.alive(id) && tree_.node(id).due != 0) ++due;
+  }
+  *where = kNil;
+  return timers == due && due == timers_.size() ? nullptr : "the timers are miscounted";
 }
 
 const char* Manager::CheckNodes(uint32_t* where) {
@@ -174,19 +233,6 @@ const char* Manager::CheckNodes(uint32_t* where) {
   for (RootId id = 0; id < tree_.root_slots(); ++id) {
     *where = id;
     if (tree_.root(id).refs != root_refs[id]) return "a root's references are miscounted";
-  }
-  // Age order: children stand before their parents on the eviction list.
-  std::vector<uint32_t> rank(pages_.total(), 0);
-  uint32_t next = 0;
-  for (PageId id = pages_.FirstEvictable(); id != kNil; id = pages_[id].next) rank[id] = ++next;
-  for (PageId id = pages_.FirstEvictable(); id != kNil; id = pages_[id].next) {
-    *where = id;
-    const ParentId parent = tree_.node(pages_[id].node).parent;
-    if (IsRoot(parent)) continue;
-    const uint32_t parent_rank = rank[tree_.node(parent).page];
-    if (parent_rank != 0 && parent_rank < rank[id]) {
-      return "a parent stands before its child on the eviction list";
-    }
   }
   *where = kNil;
   std::vector<uint8_t> seen(tree_.high_water(), 0);
@@ -297,6 +343,7 @@ kvc_status Manager::Check(kvc_error* error) {
   uint32_t where = kNil;
   const char* wrong = CheckPages(&where);
   if (wrong == nullptr) wrong = CheckNodes(&where);
+  if (wrong == nullptr) wrong = CheckOrder(&where);
   if (wrong == nullptr) wrong = CheckSequences(&where);
   if (wrong == nullptr) return KVC_OK;
   std::string text = wrong;

@@ -61,6 +61,8 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
     const auto block_at = [&](uint64_t k) {
       return k < from_tail ? tail : next + (k - from_tail) * block_size_;
     };
+    // The class under which the block before the next one is listed.
+    uint8_t above = first == 0 ? UINT8_MAX : pages_[seq->pages[first - 1]].listed;
     for (uint64_t done = 0; done < links;) {
       const auto count = static_cast<uint32_t>(std::min<uint64_t>(chunk, links - done));
       for (uint32_t i = 0; i < count; ++i) {
@@ -78,6 +80,10 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
           const NodeId added = tree_.Insert(hashes[i], seq->last, block, ours);
           pages_[ours].node = added;
           pages_[ours].ready = fences_.Retain(fence);
+          pages_[ours].own = pages_[ours].listed = kDefaultClass;
+          pages_[ours].expired = false;
+          if (above < kDefaultClass) RaiseAbove(added);
+          above = kDefaultClass;
           if (run_count == sequences::kRun) {
             Announce(run_parent, run, run_count);
             run_parent = run[run_count - 1];
@@ -92,10 +98,11 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
           run_count = 0;
           run_parent = found;
           const PageId theirs = tree_.node(found).page;
-          pages_.Hold(theirs);
+          HoldBlock(theirs);
           if (pages_[theirs].ready != 0) {
             fences_.Collect(pages_[theirs].ready, seq->slot, &waits);
           }
+          above = pages_[theirs].listed;
           seq->pages[at] = theirs;
           pages_.Drop(ours, fence);
           if (result->first_changed_block == UINT32_MAX) {
@@ -108,6 +115,7 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
       done += count;
     }
     Announce(run_parent, run, run_count);
+    if (seq->rule_from != UINT64_MAX) FollowRule(*seq, first, first + links);
     seq->last_hash = hash;
     seq->linked += static_cast<uint32_t>(links);
     fences_.Release(fence);

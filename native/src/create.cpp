@@ -120,7 +120,7 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
   // From here on nothing throws.
   FenceList waits;
   for (const PageId id : found_pages) {
-    pages_.Hold(id);
+    HoldBlock(id);
     if (pages_[id].ready != 0) fences_.Collect(pages_[id].ready, slot, &waits);
     seq.pages.push_back(id);
   }
@@ -133,6 +133,7 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
   seq.device_stream = prompt.device_stream;
   seq.epoch = epoch_;
   seq.root = match.root;
+  seq.rule_from = UINT64_MAX;
   seq.last = match.last;
   seq.last_hash = match.last_hash;
   seq.linked = static_cast<uint32_t>(match.blocks);

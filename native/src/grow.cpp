@@ -11,33 +11,6 @@
 
 namespace kvcast {
 
-// Chooses cached pages that `slot` may use at once, least recently used first,
-// children before parents. With all of the demand victims_ holds them, else it
-// is empty; no mark is left. Returns how many there are.
-uint32_t Manager::PlanVictims(uint32_t demand, uint32_t slot) {
-  for (PageId id = pages_.FirstEvictable(); id != kNil && victims_.size() < demand;
-       id = pages_[id].next) {
-    const Page& page = pages_[id];
-    if (page.next != kNil) {
-      __builtin_prefetch(&pages_[page.next]);
-      if (pages_[page.next].node != kNil) __builtin_prefetch(&tree_.node(pages_[page.next].node));
-    }
-    const Node& n = tree_.node(page.node);
-    if (n.children != n.victims) continue;  // a child stays, so this one stays
-    if (!pages_.UsableBy(page, slot)) continue;
-    victims_.push_back(page.node);
-    if (!IsRoot(n.parent)) ++tree_.node(n.parent).victims;
-  }
-  const auto planned = static_cast<uint32_t>(victims_.size());
-  // The marks have served; parents that are victims too go after their children.
-  for (const NodeId id : victims_) {
-    const ParentId parent = tree_.node(id).parent;
-    if (!IsRoot(parent)) tree_.node(parent).victims = 0;
-  }
-  if (planned < demand) victims_.clear();
-  return planned;
-}
-
 // As refused_ says.
 kvc_status Manager::NotNow(kvc_grow_result* result, kvc_error* error) {
   result->leaving_pages = refused_.leaving;
@@ -129,7 +102,10 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
       if (!IsRoot(ahead.parent)) __builtin_prefetch(&tree_.node(ahead.parent), 1);
     }
     const PageId page = tree_.node(victims_[i]).page;
-    if (tell != nullptr) Describe(victims_[i], KVC_EVICTED_CAPACITY, tell++);
+    const kvc_evicted_reason reason = ReasonOf(page);
+    if (reason == KVC_EVICTED_TTL) ++counters_.evicted_ttl_blocks;
+    if (reason == KVC_EVICTED_ENDED) ++counters_.evicted_ended_blocks;
+    if (tell != nullptr) Describe(victims_[i], reason, tell++);
     ForgetNode(victims_[i]);
     pages_.Seize(page);
     seq->pages.push_back(page);

@@ -74,6 +74,7 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
       fences_(device_),
       pages_(config.capacity_blocks, device_, fences_),
       tree_(config.capacity_blocks, config.tokens_per_block, hash_),
+      timers_(tree_),
       sink_(std::move(sink)) {
   sequences_.resize(max_sequences_);
   for (uint32_t i = max_sequences_; i-- > 0;) {
@@ -239,18 +240,12 @@ void Manager::ForgetNode(NodeId id) {
     case Announce::kNone:
       break;
   }
+  timers_.Cancel(id);
+  const ParentId parent = tree_.node(id).parent;
   tree_.Erase(id);
-}
-
-// Before the node is forgotten: afterwards there is nothing to tell of.
-void Manager::Describe(NodeId id, kvc_evicted_reason reason, kvc_evicted_block* out) const {
-  const Node& n = tree_.node(id);
-  *out = {};
-  out->block = BlockId(id);
-  out->parent = IsRoot(n.parent) ? KVC_NO_BLOCK : BlockId(n.parent);
-  out->page = n.page;
-  out->reason = reason;
-  out->announced = n.announce == Announce::kAnnounced ? 1 : 0;
+  if (IsRoot(parent)) return;
+  const Node& above = tree_.node(parent);
+  if (above.children == 0) pages_.ListUnderOwn(above.page);
 }
 
 // Before any id of the removed nodes can be taken again.
@@ -288,6 +283,7 @@ void Manager::Reset() {
   deferred_head_ = deferred_tail_ = kNil;
   deferred_count_ = 0;
   tree_.Clear();
+  timers_.Clear();
   ++epoch_;
   for (uint32_t i = 0; active_sequences_ != open_sequences_ && i < max_sequences_; ++i) {
     Sequence& seq = sequences_[i];
@@ -311,7 +307,7 @@ void Manager::Stats(kvc_stats* out) {
   out->roots = tree_.root_count();
   out->sequences = open_sequences_;
   out->metadata_bytes =
-      pages_.bytes() + tree_.bytes() + fences_.bytes() + tails_.size() +
+      pages_.bytes() + tree_.bytes() + timers_.bytes() + fences_.bytes() + tails_.size() +
       sequences_.capacity() * sizeof(Sequence) + sequence_bytes_ +
       (victims_.capacity() + removals_.capacity() + strip_.capacity()) * sizeof(uint32_t);
   out->prefault_ns = prefault_ns_;

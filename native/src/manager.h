@@ -11,8 +11,9 @@
 //  1. Each page is in one state: live + cached + free + quarantined == total.
 //  2. A node has a page and the page has that node; both or neither.
 //  3. A page is cached if and only if it has a node and no holder.
-//  4. Whoever holds a block holds all blocks before it; so the eviction list
-//     has children before parents, and its head is childless.
+//  4. Whoever holds a block holds all blocks before it, and a block is listed
+//     under no lower class than its children; so the order of eviction has
+//     children before parents. One without children is listed under its own.
 //  5. A sequence's blocks in the tree are its first ones; a suspended sequence
 //     has none, only their tokens, and holds no page but those it keeps.
 //  6. announced = stored - removed - cleared; no announced block has an
@@ -36,6 +37,7 @@
 #include "native/src/page_pool.h"
 #include "native/src/prefix_tree.h"
 #include "native/src/sequence.h"
+#include "native/src/timer_wheel.h"
 #include "native/src/writer_first_mutex.h"
 
 namespace kvcast {
@@ -105,6 +107,12 @@ class Manager final : public SinkHost {
   kvc_status Get(uint64_t sequence, uint32_t first_block, uint32_t capacity, PageId* pages,
                  uint32_t* written, kvc_sequence_info* info, kvc_error* error);
 
+  void Retain(uint32_t count, const kvc_retain_item* items, kvc_status* results, kvc_error* error);
+  void End(uint32_t count, const uint64_t* sequences, kvc_status* results, kvc_error* error);
+  // Returns how many blocks went back to the default priority; *more says
+  // whether there may be others.
+  uint32_t Expire(uint64_t now_ns, uint32_t max_blocks, bool* more);
+
   void Reset();
   void Stats(kvc_stats* out);
   kvc_status Check(kvc_error* error);
@@ -153,7 +161,6 @@ class Manager final : public SinkHost {
   [[nodiscard]] uint64_t BlockId(NodeId id) const {
     return uint64_t{tree_.node(id).generation} << 32 | id;
   }
-  void Describe(NodeId id, kvc_evicted_reason reason, kvc_evicted_block* out) const;
   void FlushRemovals();
 
   // create.cpp
@@ -170,7 +177,6 @@ class Manager final : public SinkHost {
   // grow.cpp
   kvc_status GrowOne(const kvc_grow_item& item, kvc_grow_result* result, EvictedList* told,
                      kvc_error* error);
-  [[nodiscard]] uint32_t PlanVictims(uint32_t demand, uint32_t slot);
   kvc_status NotNow(kvc_grow_result* result, kvc_error* error);
 
   // commit.cpp
@@ -178,7 +184,8 @@ class Manager final : public SinkHost {
                        kvc_commit_result* result, kvc_error* error);
 
   // release.cpp
-  kvc_status ReleaseOne(uint64_t id, bool cancel, kvc_error* error);
+  enum class Closing { kRelease, kCancel, kEnd };
+  kvc_status ReleaseOne(uint64_t id, Closing how, kvc_error* error);
 
   // suspend.cpp
   [[nodiscard]] bool GateIsOpen() const;
@@ -218,8 +225,25 @@ class Manager final : public SinkHost {
     return reinterpret_cast<uint32_t*>(tails_.data()) + size_t{index} * block_size_;
   }
 
+  // victims.cpp
+  [[nodiscard]] uint32_t PlanVictims(uint32_t demand, uint32_t slot);
+  [[nodiscard]] kvc_evicted_reason ReasonOf(PageId id) const;
+  void Describe(NodeId id, kvc_evicted_reason reason, kvc_evicted_block* out) const;
+
+  // retention.cpp
+  kvc_status RetainOne(const kvc_retain_item& item, kvc_error* error);
+  void SetPriority(NodeId id, uint8_t own, uint64_t expires_ns);
+  void RaiseAbove(NodeId id);
+  void FollowRule(const Sequence& sequence, uint64_t first, uint64_t end);
+  void EndTail(const Sequence& sequence);
+  // One more holder of a block.
+  void HoldBlock(PageId id) {
+    if (pages_.Hold(id)) RaiseAbove(pages_[id].node);
+  }
+
   // check.cpp
   [[nodiscard]] const char* CheckPages(uint32_t* where);
+  [[nodiscard]] const char* CheckOrder(uint32_t* where);
   [[nodiscard]] const char* CheckNodes(uint32_t* where);
   [[nodiscard]] const char* CheckSequences(uint32_t* where);
 
@@ -233,6 +257,7 @@ class Manager final : public SinkHost {
   FencePool fences_;
   PagePool pages_;
   PrefixTree tree_;
+  TimerWheel timers_;
 
   mutable WriterFirstMutex mutex_;
   std::shared_ptr<EventSink> sink_;  // kept until the end; not called once detached

@@ -13,7 +13,8 @@ PagePool::PagePool(uint32_t count, Device& device, FencePool& fences)
       device_(device),
       fences_(fences),
       slab_(size_t{count} * sizeof(Page), "the page records (capacity_blocks)"),
-      pages_(reinterpret_cast<Page*>(slab_.data())) {
+      pages_(reinterpret_cast<Page*>(slab_.data())),
+      order_(pages_) {
   quarantined_last_.fill(kNil);
   for (PageId id = count; id-- > 0;) {
     new (&pages_[id]) Page;
@@ -136,7 +137,7 @@ void PagePool::Drop(PageId id, FenceSetId fence) {
   --live_;
   if (page.node != kNil) {
     page.state = PageState::kCached;
-    Append(evictable_, id);
+    order_.Join(id);
   } else {
     GiveUp(id);
   }
@@ -144,7 +145,7 @@ void PagePool::Drop(PageId id, FenceSetId fence) {
 
 void PagePool::Seize(PageId id) {
   Page& page = pages_[id];
-  Unlink(evictable_, id);
+  order_.Leave(id);
   fences_.Release(page.ready);
   fences_.Release(page.used);
   page.ready = 0;
@@ -157,13 +158,13 @@ void PagePool::Seize(PageId id) {
 
 void PagePool::GiveUpCached(size_t more) {
   entering_.clear();
-  entering_.reserve(evictable_.size);
+  entering_.reserve(order_.size());
   // In the worst case each page needs a set of its own.
-  fences_.Reserve(size_t{evictable_.size} + more + 2);
-  while (evictable_.head != kNil) {
-    const PageId id = evictable_.head;
+  fences_.Reserve(size_t{order_.size()} + more + 2);
+  while (order_.size() != 0) {
+    const PageId id = order_.First();
     Page& page = pages_[id];
-    Unlink(evictable_, id);
+    order_.Leave(id);
     page.node = kNil;
     page.used = fences_.Prune(fences_.Merge(page.used, page.ready));
     page.ready = 0;

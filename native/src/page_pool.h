@@ -5,24 +5,20 @@
 #ifndef KVCAST_NATIVE_SRC_PAGE_POOL_H_
 #define KVCAST_NATIVE_SRC_PAGE_POOL_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "native/src/device.h"
+#include "native/src/eviction_order.h"
 #include "native/src/fence_pool.h"
+#include "native/src/page.h"
 #include "native/src/slab.h"
 #include "native/src/types.h"
 
 namespace kvcast {
-
-enum class PageState : uint32_t {
-  kFree,         // on the free stack
-  kLive,         // held by at least one sequence
-  kCached,       // reusable, held by nobody: on the eviction list
-  kQuarantined,  // given up, guarded by fences not known to be reached
-};
 
 // A doubly linked list through Page::prev and Page::next.
 struct PageList {
@@ -31,19 +27,7 @@ struct PageList {
   uint32_t size = 0;
 };
 
-struct Page {
-  NodeId node = kNil;  // the block it belongs to; kNil: private to its holder
-  uint32_t holders = 0;
-  PageId prev = kNil;
-  PageId next = kNil;
-  FenceSetId ready = 0;  // when the KV values it holds have been written
-  FenceSetId used = 0;   // when nobody who gave it up can still touch it
-  PageState state = PageState::kFree;
-  uint32_t quarantine = 0;  // kQuarantined: the list it is on
-};
-static_assert(sizeof(Page) == 32, "two pages to a cache line");
-
-// Page records, the free stack, the quarantine and the eviction list. Each page
+// Page records, the free stack, the quarantine and the order of eviction. Each page
 // is in exactly one state, so live + cached + free + quarantined == total.
 // Used under the manager's lock; never allocates after construction.
 class PagePool {
@@ -52,7 +36,7 @@ class PagePool {
 
   [[nodiscard]] uint32_t total() const { return total_; }
   [[nodiscard]] uint32_t live() const { return live_; }
-  [[nodiscard]] uint32_t cached() const { return evictable_.size; }
+  [[nodiscard]] uint32_t cached() const { return order_.size(); }
   [[nodiscard]] uint32_t free() const { return free_count_; }
   [[nodiscard]] uint32_t quarantined() const { return quarantined_; }
   [[nodiscard]] Page& operator[](PageId id) { return pages_[id]; }
@@ -76,18 +60,31 @@ class PagePool {
   // after it had been given up.
   [[nodiscard]] bool NextAreIntact(uint32_t slot, uint32_t count);
 
-  // One more holder; a cached page leaves the eviction list.
-  void Hold(PageId id) {
+  // One more holder; a cached page leaves the order of eviction. True if its
+  // conversation was over and goes on: the block has the default priority now,
+  // and the blocks before it must be listed accordingly.
+  [[nodiscard]] bool Hold(PageId id) {
     Page& page = pages_[id];
-    if (page.holders++ == 0) {
-      Unlink(evictable_, id);
-      page.state = PageState::kLive;
-      ++live_;
-    }
+    if (page.holders++ != 0) return false;
+    order_.Leave(id);
+    page.state = PageState::kLive;
+    ++live_;
+    if (page.own != kEndedClass) return false;
+    page.own = kDefaultClass;
+    page.listed = std::max(page.listed, kDefaultClass);
+    return true;
+  }
+  // The block was listed for the sake of children that are gone now.
+  void ListUnderOwn(PageId id) {
+    Page& page = pages_[id];
+    if (page.listed == page.own) return;
+    if (page.state == PageState::kCached) order_.Leave(id);
+    page.listed = page.own;
+    if (page.state == PageState::kCached) order_.Join(id);
   }
   // One holder less, whose last use ends at `fence` (a reference is taken).
-  // The last one leaves a block's page on the eviction list, as most recently
-  // used, and gives any other page up.
+  // The last one leaves a block's page cached, as the most recently used of its
+  // class, and gives any other page up.
   void Drop(PageId id, FenceSetId fence);
   // The page stays, but work until `fence` uses it (a reference is taken).
   void AddUse(PageId id, FenceSetId fence) {
@@ -108,8 +105,7 @@ class PagePool {
   [[nodiscard]] bool UsableBy(const Page& page, uint32_t slot) const {
     return fences_.UsableBy(page.ready, slot) && fences_.UsableBy(page.used, slot);
   }
-  [[nodiscard]] PageId FirstEvictable() const { return evictable_.head; }
-  [[nodiscard]] const PageList& evictable() const { return evictable_; }
+  [[nodiscard]] const EvictionOrder& order() const { return order_; }
   [[nodiscard]] const PageList& quarantine(uint32_t list) const { return quarantine_[list]; }
   [[nodiscard]] PageId free_top() const { return free_; }
 
@@ -128,7 +124,6 @@ class PagePool {
   uint32_t free_count_ = 0;
   uint32_t quarantined_ = 0;
   PageId free_ = kNil;  // stack through Page::next
-  PageList evictable_;  // least recently used first
   // A list for each stream, in the order of its fences; list 0 is for pages
   // that several streams still use.
   std::array<PageList, kDeviceSlots> quarantine_;
@@ -148,6 +143,7 @@ class PagePool {
   FencePool& fences_;
   Slab slab_;
   Page* pages_;
+  EvictionOrder order_;
 };
 
 }  // namespace kvcast

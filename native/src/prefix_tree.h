@@ -17,7 +17,7 @@
 
 namespace kvcast {
 
-enum class Announce : uint32_t {
+enum class Announce : uint8_t {
   kNone,       // no stream is attached
   kAnnounced,  // recorded as stored
   kDeferred,   // on the deferred list, to be announced later
@@ -33,7 +33,11 @@ struct Node {
   NodeId deferred_next = kNil;
   uint32_t victims = 0;  // children that the eviction being planned takes
   Announce announce = Announce::kNone;
-  uint32_t reserved[6] = {};  // child links, groups and priority come here
+  uint16_t timer_slot = 0;  // with `due`: where on the timer wheel the block is
+  uint32_t due = 0;         // the tick when its priority ends; 0: never
+  NodeId timer_prev = kNil;
+  NodeId timer_next = kNil;
+  uint32_t reserved[3] = {};  // child links and groups come here
 };
 static_assert(sizeof(Node) == 64, "one cache line, the tokens follow in the next");
 

@@ -12,7 +12,7 @@
 
 namespace kvcast {
 
-kvc_status Manager::ReleaseOne(uint64_t id, bool cancel, kvc_error* error) {
+kvc_status Manager::ReleaseOne(uint64_t id, Closing how, kvc_error* error) {
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   Heal(4);
   Sequence* seq = Find(id);
@@ -23,6 +23,7 @@ kvc_status Manager::ReleaseOne(uint64_t id, bool cancel, kvc_error* error) {
   fences_.Reserve(seq->pages.size() + 4);
   // From here on nothing throws.
   const FenceSetId fence = RecordFence(seq->slot);
+  if (how == Closing::kEnd && Attached(*seq)) EndTail(*seq);
   // Last block first: a prefix outlives what was built on it.
   for (size_t i = seq->pages.size(); i-- > 0;) {
     if (i >= sequences::kPrefetchAhead) {
@@ -32,7 +33,8 @@ kvc_status Manager::ReleaseOne(uint64_t id, bool cancel, kvc_error* error) {
   }
   fences_.Release(fence);
   if (Attached(*seq)) {
-    if (sink_attached_ && !cancel && HasTail(*seq)) Bump(deferral_->partial_blocks_suppressed);
+    if (sink_attached_ && how != Closing::kCancel && HasTail(*seq))
+      Bump(deferral_->partial_blocks_suppressed);
     if (seq->suspended) tree_.WakeOn(seq->root);
     tree_.ReleaseRoot(seq->root);
   }
@@ -42,7 +44,7 @@ kvc_status Manager::ReleaseOne(uint64_t id, bool cancel, kvc_error* error) {
   } else {
     --active_sequences_;
   }
-  counters_.cancelled_sequences += cancel ? 1 : 0;
+  counters_.cancelled_sequences += how == Closing::kCancel ? 1 : 0;
   seq->pages.clear();
   if (seq->pages.capacity() > sequences::kKeptPages) {
     sequence_bytes_ -= seq->pages.capacity() * sizeof(PageId);
@@ -68,7 +70,7 @@ void Manager::Release(uint32_t count, const uint64_t* sequences, kvc_status* res
                       kvc_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    results[i] = Guard(story, [&] { return ReleaseOne(sequences[i], false, story); });
+    results[i] = Guard(story, [&] { return ReleaseOne(sequences[i], Closing::kRelease, story); });
   }
 }
 
@@ -76,7 +78,7 @@ void Manager::Cancel(uint32_t count, const uint64_t* sequences, kvc_status* resu
                      kvc_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    results[i] = Guard(story, [&] { return ReleaseOne(sequences[i], true, story); });
+    results[i] = Guard(story, [&] { return ReleaseOne(sequences[i], Closing::kCancel, story); });
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "native/src/page.h"
 #include "native/src/types.h"
 
 namespace kvcast {
@@ -36,7 +37,12 @@ struct Sequence {
   uint32_t linked = 0;          // leading blocks in the tree, while attached
   uint32_t stop_blocks = kNil;  // no block from this one on enters the tree
   uint64_t suspended_at = 0;    // number of the suspension
-  FenceSetId waits = 0;         // what the last create or commit told to wait for
+  // What is said of blocks yet to be committed: the class of those whose first
+  // token is at or after rule_from, and when it ends (0: never).
+  uint8_t rule_class = kDefaultClass;
+  uint64_t rule_from = UINT64_MAX;  // UINT64_MAX: nothing
+  uint64_t rule_expires_ns = 0;
+  FenceSetId waits = 0;  // what the last create or commit told to wait for
   std::vector<PageId> pages;
   std::vector<uint32_t> path;
   uint32_t next_free = kNil;

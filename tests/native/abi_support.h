@@ -272,6 +272,20 @@ class Cache {
     const kvc_status status = kvc_sequences_stop(manager_, 1, &item, &result, nullptr);
     return status != KVC_OK ? status : result;
   }
+  // As Release, for a conversation that is over.
+  kvc_status End(uint64_t id) {
+    kvc_status result = KVC_OK;
+    const kvc_status status = kvc_sequences_end(manager_, 1, &id, &result, nullptr);
+    if (status == KVC_OK && result == KVC_OK) open_.erase(id);
+    return status != KVC_OK ? status : result;
+  }
+  kvc_status Retain(uint64_t id, uint64_t first, uint64_t end, uint32_t priority,
+                    uint64_t expires_ns) {
+    const kvc_retain_item item{id, first, end, expires_ns, priority, 0};
+    kvc_status result = KVC_OK;
+    const kvc_status status = kvc_sequences_retain(manager_, 1, &item, &result, nullptr);
+    return status != KVC_OK ? status : result;
+  }
   kvc_status Get(uint64_t id, kvc_sequence_info* info, std::vector<uint32_t>* pages) {
     uint32_t written = 0;
     pages->resize(options_.pages);

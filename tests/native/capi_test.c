@@ -254,6 +254,39 @@ int main(void) {
     CHECK(result.evicted_blocks == 1 && result.first_evicted == 0 && told == 1);
     CHECK(evicted.block == block.block && evicted.parent == KVC_NO_BLOCK);
     CHECK(evicted.reason == KVC_EVICTED_CAPACITY && evicted.copies == 0 && evicted.announced == 1);
+    CHECK(evicted.priority == KVC_DEFAULT_PRIORITY);
+    CHECK(release(m, a.sequence) == KVC_OK);
+  }
+
+  PHASE("retention");
+  {
+    kvc_retain_item item;
+    kvc_status status = KVC_INTERNAL;
+    uint32_t expired = 9, more = 9;
+    kvc_create_result a = create(m, NULL, 0, 0);
+    CHECK(grow(m, a.sequence, kBlock).status == KVC_OK);
+    CHECK(commit(m, a.sequence, tokens, kBlock).stored_blocks == 1);
+    memset(&item, 0, sizeof item);
+    item.sequence = a.sequence;
+    item.end_token = KVC_TO_THE_END;
+    item.priority = KVC_MAX_PRIORITY + 1;
+    CHECK_OK(kvc_sequences_retain(m, 1, &item, &status, &err));
+    CHECK(status == KVC_INVALID_ARGUMENT && err.status == status);
+    item.priority = KVC_MAX_PRIORITY;
+    item.expires_ns = UINT64_C(5000000000);
+    CHECK_OK(kvc_sequences_retain(m, 1, &item, &status, &err));
+    CHECK(status == KVC_OK);
+    CHECK_OK(kvc_expire(m, UINT64_C(4000000000), 0, &expired, &more, &err));
+    CHECK(expired == 0 && more == 0);
+    CHECK_OK(kvc_expire(m, UINT64_C(6000000000), 0, &expired, NULL, &err));
+    CHECK(expired == 1 && stats(m).expired_blocks == 1);
+    CHECK_OK(kvc_sequences_end(m, 1, &a.sequence, &status, &err));
+    CHECK(status == KVC_OK);
+    CHECK_OK(kvc_sequences_end(m, 1, &a.sequence, &status, &err));
+    CHECK(status == KVC_STALE_HANDLE);
+    a = create(m, NULL, 0, 0);
+    CHECK(grow(m, a.sequence, 8 * kBlock).evicted_blocks == 1);
+    CHECK(stats(m).evicted_ended_blocks == 1);
     CHECK(release(m, a.sequence) == KVC_OK);
   }
 
@@ -261,8 +294,8 @@ int main(void) {
   {
     kvc_borrowed_batch batch;
     CHECK_OK(kvc_stream_drain(stream, 0, 0, &batch, &err));
-    CHECK(batch.event_count == 1 && batch.events[0].kind == KVC_EVENT_REMOVED);
-    CHECK(batch.hash_count == 2 && (int64_t)batch.hashes[0] == INT64_C(1735720619063549889));
+    CHECK(batch.event_count == 3 && batch.events[0].kind == KVC_EVENT_REMOVED);
+    CHECK(batch.hash_count == 4 && (int64_t)batch.hashes[0] == INT64_C(1735720619063549889));
     CHECK_OK(kvc_manager_reset(m, &err));
     CHECK_OK(kvc_stream_drain(stream, 0, 0, &batch, &err));
     CHECK(batch.event_count == 1 && batch.events[0].kind == KVC_EVENT_CLEARED);

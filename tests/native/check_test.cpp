@@ -31,7 +31,7 @@ struct ManagerPeer {
   uint64_t& deferred_count() { return m.deferred_count_; }
   NodeId& deferred_head() { return m.deferred_head_; }
   DeferralCounters& deferral() { return *m.deferral_; }
-  PageId first_evictable() { return m.pages_.FirstEvictable(); }
+  PageId first_evictable() { return m.pages_.order().First(); }
   PageId free_top() { return m.pages_.free_top(); }
   FencePool& fences() { return m.fences_; }
   std::vector<NodeId>& removals() { return m.removals_; }
@@ -147,8 +147,8 @@ TEST_F(CheckTest, Pages) {
   Break(peer_->sequence(held_).pages[2], 16, "a sequence holds a page beyond the pool");
   Break(free.next, kNil, "the free stack is miscounted");
   const PageId head = peer_->first_evictable();
-  Break(peer_->page(head).next, kNil, "the eviction list is broken");
-  Break(peer_->page(peer_->page(head).next).prev, kNil, "the eviction list is broken");
+  Break(peer_->page(head).next, kNil, "the order of eviction is broken");
+  Break(peer_->page(peer_->page(head).next).prev, kNil, "the order of eviction is broken");
 }
 
 TEST_F(CheckTest, Fences) {
@@ -247,7 +247,37 @@ TEST_F(CheckTest, EvictionOrder) {
   Page& pb = peer_->page(b);
   std::swap(pa.node, pb.node);
   std::swap(peer_->node(pa.node).page, peer_->node(pb.node).page);
-  Expect("a parent stands before its child on the eviction list");
+  Expect("a parent stands before its child in the order of eviction");
+}
+
+TEST_F(CheckTest, Classes) {
+  const NodeId four = Of(4), five = Of(5);
+  Page& parent = peer_->page(peer_->node(four).page);
+  Page& child = peer_->page(peer_->node(five).page);
+  Break(child.own, ClassOf(40), "a block is listed under a wrong class");
+  Break(child.own, ClassOf(10), "a block is listed under a wrong class");
+  Break(parent.listed, kClasses, "a page is in the list of another class");
+  Break(parent.own, ClassOf(40), "a block is listed under a wrong class");
+  Page& held = peer_->page(peer_->node(Of(1)).page);
+  Page& after = peer_->page(peer_->node(Of(2)).page);
+  Break(held.own, kEndedClass, "a held block counts as ended");
+  after.own = after.listed = ClassOf(40);
+  Expect("a block is listed under a higher class than its parent");
+  held.listed = ClassOf(40);
+  Expect(nullptr);
+  Break(peer_->node(four).due, 7, "a priority that is not above the default has an end");
+  Break(peer_->node(Of(2)).due, 7, "the timers are miscounted");
+}
+
+TEST_F(CheckTest, Timers) {
+  const kvc_retain_item item{held_, 0, 2 * kBlock, 1, 80, 0};
+  kvc_status status = KVC_INTERNAL;
+  m_->Retain(1, &item, &status, nullptr);
+  ASSERT_EQ(status, KVC_OK);
+  Expect(nullptr);
+  Node& one = peer_->node(Of(1));
+  Break(one.timer_slot, 77, "a timer is not its block's");
+  Break(one.due, 0, "a timer is not its block's");
 }
 
 }  // namespace

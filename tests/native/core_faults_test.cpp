@@ -106,9 +106,30 @@ class Engine {
       });
       EXPECT_EQ(resumed.status, KVC_OK);
     }
+    const uint64_t from = random_() % (tokens_.size() + 1);
+    const kvc_retain_item retain{made.sequence,
+                                 from,
+                                 KVC_TO_THE_END,
+                                 random_() % 2 * (now_ + random_() % 40 * 1000000000),
+                                 static_cast<uint32_t>(36 + random_() % 60),
+                                 0};
+    kvc_status retained = KVC_INTERNAL;
+    Try([&] {
+      m_->Retain(1, &retain, &retained, nullptr);
+      return retained;
+    });
+    EXPECT_EQ(retained, KVC_OK);
+    bool more = false;
+    now_ += 1000000000;
+    (void)m_->Expire(now_, 5, &more);
+    const bool ended = random_() % 4 == 0;
     kvc_status released = KVC_INTERNAL;
     Try([&] {
-      m_->Release(1, &made.sequence, &released, nullptr);
+      if (ended) {
+        m_->End(1, &made.sequence, &released, nullptr);
+      } else {
+        m_->Release(1, &made.sequence, &released, nullptr);
+      }
       return released;
     });
     EXPECT_EQ(released, KVC_OK);
@@ -149,6 +170,7 @@ class Engine {
   std::shared_ptr<StreamingEventSink> sink_;
   std::unique_ptr<Manager> m_;
   std::vector<uint32_t> tokens_;
+  uint64_t now_ = 1;
   static constexpr uint32_t kStreams = 7;
   uint64_t streams_[kStreams] = {};
 };

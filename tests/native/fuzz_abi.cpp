@@ -414,8 +414,47 @@ class Session {
       Require(evicted[i].page < pages_ && evicted[i].block != evicted[i].parent, "an odd block");
     }
   }
-  // Where blocks are.
+  // Where blocks are, and how long they stay.
   void Retention() {
+    switch (in_.Below(4)) {
+      case 0:
+        return Residency();
+      case 1:
+        return Release(true);
+      case 2: {
+        uint32_t expired = 0;
+        uint32_t more = 0;
+        kvc_error* error = MaybeError();
+        now_ += uint64_t{in_.U8()} << 26;
+        Sane(kvc_expire(manager_, in_.OneIn(32) ? in_.Nasty() : now_, in_.Below(6), &expired, &more,
+                        error),
+             error);
+        Require(expired <= pages_, "more blocks expired than there are");
+        return;
+      }
+      default: {
+        std::vector<kvc_retain_item> items(in_.Below(4));
+        for (kvc_retain_item& item : items) {
+          item = {Sequence(),
+                  uint64_t{in_.Below(6)} * block_,
+                  in_.OneIn(2) ? KVC_TO_THE_END : uint64_t{in_.Below(12)} * block_,
+                  in_.OneIn(2) ? 0 : now_ + (uint64_t{in_.U8()} << 26),
+                  in_.Below(104),
+                  0};
+          if (in_.OneIn(32)) item.first_token = in_.Nasty();
+          if (in_.OneIn(32)) item.end_token = in_.Nasty();
+          if (in_.OneIn(32)) item.expires_ns = in_.Nasty();
+        }
+        std::vector<kvc_status> results(items.size());
+        kvc_error* error = MaybeError();
+        Sane(kvc_sequences_retain(manager_, static_cast<uint32_t>(items.size()), items.data(),
+                                  results.data(), error),
+             error);
+        for (const kvc_status status : results) Sane(status);
+      }
+    }
+  }
+  void Residency() {
     const Prompts p = MakePrompts();
     const auto count = static_cast<uint32_t>(p.prompts.size());
     std::vector<kvc_residency_result> results(count);
@@ -456,12 +495,12 @@ class Session {
       if (r.status == KVC_OK) Keep(r.waits, r.wait_count);
     }
   }
-  void Release() {
+  void Release(bool ended = false) {
     std::vector<uint64_t> ids(in_.Below(3));
     for (uint64_t& id : ids) id = Sequence();
     std::vector<kvc_status> results(ids.size());
-    Sane(kvc_sequences_release(manager_, static_cast<uint32_t>(ids.size()), ids.data(),
-                               results.data(), nullptr));
+    const auto call = ended ? kvc_sequences_end : kvc_sequences_release;
+    Sane(call(manager_, static_cast<uint32_t>(ids.size()), ids.data(), results.data(), nullptr));
     for (size_t i = 0; i < ids.size(); ++i) {
       const auto at = std::find(open_.begin(), open_.end(), ids[i]);
       Require((Sane(results[i]) == KVC_OK) == (at != open_.end()), "released what was not open");
@@ -644,6 +683,7 @@ class Session {
   std::vector<uint64_t> open_;
   std::vector<uint64_t> streams_;
   std::vector<kvc_fence> fences_;
+  uint64_t now_ = 0;
   kvc_error error_{};
 };
 

@@ -46,7 +46,11 @@ struct ModelBlock {
   const ModelScope* scope = nullptr;
   uint32_t children = 0;
   ModelPageRef page;
-  uint64_t id = KVC_NO_BLOCK;  // once it has been seen
+  uint64_t id = KVC_NO_BLOCK;         // once it has been seen
+  int own = KVC_DEFAULT_PRIORITY;     // its priority; -1: its conversation is over
+  int listed = KVC_DEFAULT_PRIORITY;  // the priority it is listed under
+  bool timed = false;                 // its priority ends
+  bool expired = false;               // it did
 };
 using ModelBlockRef = std::shared_ptr<ModelBlock>;
 
@@ -59,6 +63,10 @@ struct ModelSequence {
   std::vector<ModelPageRef> pages;
   uint64_t matched = 0;
   uint64_t epoch = 0;
+  // Of blocks to be committed whose first token is at or after rule_from.
+  uint64_t rule_from = UINT64_MAX;
+  int rule_priority = 0;
+  uint64_t rule_tick = 0;
   uint64_t stop_blocks = UINT64_MAX;  // none from this one on becomes reusable
   // While suspended `path` has the tokens of the blocks in the tree and `pages`
   // what is kept of the rest.
@@ -182,19 +190,7 @@ class Model : public ModelDevice {
     uint64_t own = 0;
     for (const ModelPageRef& page : quarantine_) own += UsableBy(page->used, s.stream) ? 1 : 0;
     uint64_t demand = need > own + free_ ? need - own - free_ : 0;
-    // From the list's head, passing over what another stream's fences guard and
-    // what would leave a child behind.
-    std::vector<ModelBlockRef> victims;
-    std::map<const ModelBlock*, uint32_t> gone;
-    for (const ModelBlockRef& block : lru_) {
-      if (victims.size() == demand) break;
-      if (block->children != gone[block.get()]) continue;
-      if (!UsableBy(block->page->ready, s.stream) || !UsableBy(block->page->used, s.stream)) {
-        continue;
-      }
-      victims.push_back(block);
-      if (block->parent) ++gone[block->parent.get()];
-    }
+    std::vector<ModelBlockRef> victims = Victims(demand, s.stream);
     // The last resort: what suspended sequences keep, the latest first.
     std::vector<ModelSequence*> stripped;
     if (victims.size() < demand) {
@@ -224,7 +220,7 @@ class Model : public ModelDevice {
       ++counts.refused_not_now;
       result.status = KVC_NOT_NOW;
       result.leaving_min = static_cast<uint32_t>(quarantine_.size() - own);
-      result.leaving_max = static_cast<uint32_t>(result.leaving_min + lru_.size() - victims.size());
+      result.leaving_max = static_cast<uint32_t>(result.leaving_min + cached() - victims.size());
       return result;
     }
     for (ModelSequence* keeper : stripped) {
@@ -258,6 +254,10 @@ class Model : public ModelDevice {
       result.victims.push_back(block);
       Evict(block);
       s.pages.push_back(NewPage());
+    }
+    for (const ModelBlockRef& block : victims) {
+      counts.evicted_ended_blocks += block->own < 0 ? 1 : 0;
+      counts.evicted_ttl_blocks += block->expired ? 1 : 0;
     }
     counts.evicted_blocks += demand;
     NotePeak();
@@ -314,8 +314,13 @@ class Model : public ModelDevice {
       if (parent) ++parent->children;
       resident_[key] = block;
       s.blocks.push_back(block);
+      Raise(*block);
       known[key] = {parent_key, !parent, {text, text + block_}, s.scope};
       ++result.stored;
+    }
+    for (uint64_t i = s.blocks.size(); i > first; --i) {
+      if ((i - 1) * block_ < s.rule_from) break;
+      SetPriority(s.blocks[i - 1], s.rule_priority, s.rule_tick);
     }
     counts.stored_blocks += result.stored;
     counts.deduplicated_blocks += result.deduplicated;
@@ -323,8 +328,20 @@ class Model : public ModelDevice {
     return result;
   }
 
-  void Release(ModelSequence* s, bool cancel = false) {
+  // `ended`: the conversation is over.
+  void Release(ModelSequence* s, bool cancel = false, bool ended = false) {
     const std::vector<ModelFence> fences = Record(s->stream);
+    if (ended && s->epoch == epoch_ && !s->suspended) {
+      for (size_t i = s->blocks.size(); i-- > 0;) {
+        ModelBlock& block = *s->blocks[i];
+        if (block.page->holders != 1 || block.children != (i + 1 == s->blocks.size() ? 0u : 1u)) {
+          break;
+        }
+        SetTimer(s->blocks[i], 0);
+        block.own = block.listed = -1;
+        block.expired = false;
+      }
+    }
     for (size_t i = s->pages.size(); i-- > 0;) Drop(s->pages[i], fences);
     const bool tail = s->tokens.size() % block_ != 0 && (!s->suspended || s->rest_kept);
     if (s->epoch == epoch_ && tail && !cancel) ++partial_blocks;
@@ -419,11 +436,55 @@ class Model : public ModelDevice {
       Strip(*s);
     }
     ++epoch_;
-    for (const ModelBlockRef& block : lru_) GiveUp(block->page);
-    lru_.clear();
+    for (auto& [priority, list] : lists_) {
+      for (const ModelBlockRef& block : list) GiveUp(block->page);
+    }
+    lists_.clear();
+    timers_.clear();
     for (const auto& [key, block] : resident_) block->page->block = nullptr;
     resident_.clear();
   }
+
+  // -------------------------------------------------------------- retention
+
+  // Times are in ticks of the library's clock.
+  void Retain(ModelSequence& s, uint64_t first, uint64_t end, int priority, uint64_t tick) {
+    if (s.epoch != epoch_) return;
+    for (size_t i = s.blocks.size(); i-- > 0;) {
+      if (i * block_ >= first && i * block_ < end) SetPriority(s.blocks[i], priority, tick);
+    }
+    if (end == KVC_TO_THE_END) {
+      s.rule_from = first;
+      s.rule_priority = priority;
+      s.rule_tick = tick;
+    }
+  }
+  uint32_t Expire(uint64_t tick) {
+    if (tick <= now_) {
+      now_known_ = true;
+      return 0;
+    }
+    now_ = tick;
+    now_known_ = true;
+    std::vector<ModelTimer> due;
+    for (const ModelTimer& timer : timers_) {
+      if (timer.tick <= tick) due.push_back(timer);
+    }
+    timers_.erase(std::remove_if(timers_.begin(), timers_.end(),
+                                 [&](const ModelTimer& timer) { return timer.tick <= tick; }),
+                  timers_.end());
+    std::stable_sort(due.begin(), due.end(),
+                     [](const ModelTimer& a, const ModelTimer& b) { return a.tick < b.tick; });
+    for (const ModelTimer& timer : due) {
+      timer.block->timed = false;
+      timer.block->expired = true;
+      timer.block->own = KVC_DEFAULT_PRIORITY;
+      Settle(*timer.block);
+    }
+    counts.expired_blocks += due.size();
+    return static_cast<uint32_t>(due.size());
+  }
+  [[nodiscard]] uint64_t now() const { return now_; }
 
   // ----------------------------------------------------------------- looking
 
@@ -438,7 +499,7 @@ class Model : public ModelDevice {
       }
     }
   }
-  [[nodiscard]] uint64_t Live() const { return total_ - free_ - quarantine_.size() - lru_.size(); }
+  [[nodiscard]] uint64_t Live() const { return total_ - free_ - quarantine_.size() - cached(); }
   [[nodiscard]] uint64_t Roots() const {
     std::set<ModelKey> roots;
     for (const auto& [key, block] : resident_) roots.insert(block->scope->root);
@@ -451,7 +512,11 @@ class Model : public ModelDevice {
   [[nodiscard]] uint32_t block() const { return block_; }
   [[nodiscard]] uint32_t total() const { return total_; }
   [[nodiscard]] uint64_t free() const { return free_; }
-  [[nodiscard]] uint64_t cached() const { return lru_.size(); }
+  [[nodiscard]] uint64_t cached() const {
+    uint64_t all = 0;
+    for (const auto& [priority, list] : lists_) all += list.size();
+    return all;
+  }
   [[nodiscard]] uint64_t quarantined() const { return quarantine_.size(); }
   [[nodiscard]] const std::map<ModelKey, ModelBlockRef>& resident() const { return resident_; }
   [[nodiscard]] const std::vector<std::unique_ptr<ModelSequence>>& sequences() const {
@@ -490,11 +555,93 @@ class Model : public ModelDevice {
     page->holders = 1;
     return page;
   }
-  // A held block leaves the eviction list.
+  // Lists of cached blocks by the priority they are listed under, the least
+  // recently used first.
+  using Order = std::map<int, std::vector<ModelBlockRef>>;
+  struct ModelTimer {
+    uint64_t tick;
+    ModelBlockRef block;
+  };
+
+  // One by one: the first that may go, in the order of the lists. A block whose
+  // last child has been chosen and that was listed for its sake joins its own list.
+  [[nodiscard]] std::vector<ModelBlockRef> Victims(uint64_t demand, uint64_t stream) const {
+    Order order = lists_;
+    std::map<const ModelBlock*, uint32_t> gone;
+    std::vector<ModelBlockRef> victims;
+    const auto next = [&]() -> ModelBlockRef {
+      for (auto& [priority, list] : order) {
+        for (const ModelBlockRef& block : list) {
+          if (block->children == gone[block.get()] && UsableBy(block->page->ready, stream) &&
+              UsableBy(block->page->used, stream)) {
+            return block;
+          }
+        }
+      }
+      return nullptr;
+    };
+    while (victims.size() < demand) {
+      const ModelBlockRef block = next();
+      if (!block) break;
+      for (auto& [priority, list] : order) {
+        list.erase(std::remove(list.begin(), list.end(), block), list.end());
+      }
+      victims.push_back(block);
+      const ModelBlockRef parent = block->parent;
+      if (!parent || ++gone[parent.get()] != parent->children || parent->page->holders != 0 ||
+          parent->listed == parent->own) {
+        continue;
+      }
+      std::vector<ModelBlockRef>& before = order[parent->listed];
+      before.erase(std::find(before.begin(), before.end(), parent));
+      order[parent->own].push_back(parent);
+    }
+    return victims;
+  }
+  void Join(ModelBlock& block) { lists_[block.listed].push_back(resident_.at(block.key)); }
+  void Leave(ModelBlock& block) {
+    std::vector<ModelBlockRef>& list = lists_[block.listed];
+    list.erase(std::find(list.begin(), list.end(), resident_.at(block.key)));
+  }
+  // A block without children is listed under its own priority.
+  void Settle(ModelBlock& block) {
+    if (block.children != 0 || block.listed == block.own) return;
+    if (block.page->holders == 0) Leave(block);
+    block.listed = block.own;
+    if (block.page->holders == 0) Join(block);
+  }
+  // The blocks before one are listed under no lower priority.
+  static void Raise(const ModelBlock& block) {
+    for (ModelBlock* above = block.parent.get(); above != nullptr; above = above->parent.get()) {
+      above->listed = std::max(above->listed, block.listed);
+    }
+  }
+  void SetTimer(const ModelBlockRef& block, uint64_t tick) {
+    timers_.erase(std::remove_if(timers_.begin(), timers_.end(),
+                                 [&](const ModelTimer& timer) { return timer.block == block; }),
+                  timers_.end());
+    block->timed = tick != 0;
+    if (tick == 0) return;
+    timers_.push_back({now_known_ ? std::max(tick, now_ + 1) : tick, block});
+  }
+  void SetPriority(const ModelBlockRef& block, int priority, uint64_t tick) {
+    SetTimer(block, tick);
+    block->own = priority;
+    block->expired = false;
+    block->listed = block->children == 0 ? priority : std::max(block->listed, priority);
+    Raise(*block);
+  }
+
+  // A held block leaves the order of eviction. If its conversation was over, it
+  // has begun again.
   void Hold(ModelPage& page) {
     if (page.holders++ != 0) return;
-    lru_.erase(std::find_if(lru_.begin(), lru_.end(),
-                            [&](const ModelBlockRef& b) { return b->page.get() == &page; }));
+    ModelBlock& block = *page.block;
+    Leave(block);
+    if (block.own >= 0) return;
+    block.own = KVC_DEFAULT_PRIORITY;
+    block.listed = std::max(block.listed, block.own);
+    Raise(block);
   }
   void Take(ModelSequence& s, const std::vector<ModelBlockRef>& found) {
     s.blocks = found;
@@ -509,13 +656,13 @@ class Model : public ModelDevice {
     s.pages.clear();
     s.rest_kept = false;
   }
-  // Without holders a block joins the end of the eviction list; any other page
-  // is given up.
+  // Without holders a block joins the end of its list; any other page is given
+  // up.
   void Drop(const ModelPageRef& page, const std::vector<ModelFence>& fences) {
     page->used.insert(page->used.end(), fences.begin(), fences.end());
     if (--page->holders != 0) return;
     if (page->block != nullptr) {
-      lru_.push_back(resident_.at(page->block->key));
+      Join(*page->block);
     } else {
       GiveUp(page);
     }
@@ -529,10 +676,13 @@ class Model : public ModelDevice {
     Poll();
   }
   void Evict(const ModelBlockRef& block) {
-    lru_.erase(std::find(lru_.begin(), lru_.end(), block));
+    Leave(*block);
+    SetTimer(block, 0);
     resident_.erase(block->key);
     owner.erase(block->page->id);
-    if (block->parent) --block->parent->children;
+    if (!block->parent) return;
+    --block->parent->children;
+    Settle(*block->parent);
   }
   void NotePeak() { counts.peak_live_pages = std::max(counts.peak_live_pages, Live()); }
 
@@ -544,7 +694,10 @@ class Model : public ModelDevice {
   uint64_t free_;
   uint64_t epoch_ = 0;
   std::map<ModelKey, ModelBlockRef> resident_;
-  std::vector<ModelBlockRef> lru_;        // cached, least recently used first
+  Order lists_;
+  std::vector<ModelTimer> timers_;  // in the order in which they were set
+  uint64_t now_ = 0;
+  bool now_known_ = false;
   std::vector<ModelPageRef> quarantine_;  // in the order in which they were given up
   std::vector<std::unique_ptr<ModelSequence>> sequences_;
 };

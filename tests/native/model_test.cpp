@@ -66,6 +66,9 @@ enum class Kind : uint32_t {
   kRequest,
   kScribble,
   kRelease,
+  kEnd,
+  kRetain,
+  kExpire,
   kReleaseMany,
   kSuspend,
   kResume,
@@ -82,9 +85,9 @@ enum class Kind : uint32_t {
 };
 const char* Name(Kind kind) {
   static const char* const kNames[] = {
-      "create",  "probe",        "where",   "grow",      "commit",   "request", "scribble",
-      "release", "release many", "suspend", "resume",    "truncate", "stop",    "cancel",
-      "stale",   "reset",        "advance", "turn over", "drain",    "quiet",   "settle"};
+      "create", "probe",  "where",  "grow",         "commit",    "request", "scribble", "release",
+      "end",    "retain", "expire", "release many", "suspend",   "resume",  "truncate", "stop",
+      "cancel", "stale",  "reset",  "advance",      "turn over", "drain",   "quiet",    "settle"};
   return kNames[static_cast<uint32_t>(kind)];
 }
 
@@ -125,12 +128,14 @@ RunSetup RandomRunSetup(Draw& draw) {
 Operation RandomOperation(Draw& draw) {
   // What should happen often stands here more than once.
   static const std::vector<Kind> kKinds = {
-      Kind::kCreate,   Kind::kProbe,   Kind::kWhere,   Kind::kGrow,        Kind::kGrow,
-      Kind::kCommit,   Kind::kCommit,  Kind::kRequest, Kind::kRequest,     Kind::kRequest,
-      Kind::kScribble, Kind::kRelease, Kind::kRelease, Kind::kReleaseMany, Kind::kStale,
-      Kind::kReset,    Kind::kSuspend, Kind::kSuspend, Kind::kResume,      Kind::kTruncate,
-      Kind::kStop,     Kind::kCancel,  Kind::kAdvance, Kind::kAdvance,     Kind::kTurnOver,
-      Kind::kDrain,    Kind::kDrain,   Kind::kQuiet,   Kind::kSettle};
+      Kind::kCreate,   Kind::kProbe,    Kind::kWhere,   Kind::kGrow,        Kind::kGrow,
+      Kind::kCommit,   Kind::kCommit,   Kind::kRequest, Kind::kRequest,     Kind::kRequest,
+      Kind::kScribble, Kind::kRelease,  Kind::kRelease, Kind::kReleaseMany, Kind::kEnd,
+      Kind::kEnd,      Kind::kRetain,   Kind::kRetain,  Kind::kRetain,      Kind::kExpire,
+      Kind::kExpire,   Kind::kStale,    Kind::kReset,   Kind::kSuspend,     Kind::kSuspend,
+      Kind::kResume,   Kind::kTruncate, Kind::kStop,    Kind::kCancel,      Kind::kAdvance,
+      Kind::kAdvance,  Kind::kTurnOver, Kind::kDrain,   Kind::kDrain,       Kind::kQuiet,
+      Kind::kSettle};
   const Kind kind = draw.From(kKinds);
   return {kind, draw.Next()};
 }
@@ -195,6 +200,15 @@ class Lockstep {
         break;
       case Kind::kRelease:
         if (ModelSequence* s = Pick(draw)) Release(s);
+        break;
+      case Kind::kEnd:
+        if (ModelSequence* s = Pick(draw)) Release(s, true);
+        break;
+      case Kind::kRetain:
+        Retain(draw);
+        break;
+      case Kind::kExpire:
+        Expire(draw);
         break;
       case Kind::kReleaseMany:
         for (uint64_t n = draw.Below(model_.sequences().size() + 1); n > 0; --n) {
@@ -437,7 +451,12 @@ class Lockstep {
       ModelBlock& block = *victims[i];
       Equal("page of an evicted block", told[i].page, block.page->id);
       Equal("copies of an evicted block", told[i].copies, 0);
-      Equal("reason of an eviction", told[i].reason, KVC_EVICTED_CAPACITY);
+      Equal("reason of an eviction", told[i].reason,
+            block.own < 0   ? KVC_EVICTED_ENDED
+            : block.expired ? KVC_EVICTED_TTL
+                            : KVC_EVICTED_CAPACITY);
+      Equal("priority of an evicted block", told[i].priority,
+            static_cast<uint64_t>(std::max(block.own, 0)));
       Meet(block, told[i].block);
       if (block.parent == nullptr) {
         Equal("parent of a first block", told[i].parent, KVC_NO_BLOCK);
@@ -533,10 +552,42 @@ class Lockstep {
       HostFill(*s, i, draw.Next());
     }
   }
-  void Release(ModelSequence* s) {
+  static constexpr uint64_t kTickNs = uint64_t{1} << 27;
+
+  void Retain(Draw& draw) {
+    ModelSequence* s = Pick(draw);
+    if (s == nullptr) return;
+    const uint64_t committed = s->tokens.size();
+    const uint64_t first = draw.Below(committed + 2);
+    uint64_t end = draw.OneIn(2) ? KVC_TO_THE_END : first + draw.Below(committed + 2);
+    const auto priority = draw.From<uint32_t>({0, 10, 34, 35, 36, 80, 80, 80, 100});
+    const uint64_t tick = draw.OneIn(3) ? 0 : model_.now() + draw.Below(16);
+    kvc_status want = KVC_OK;
+    if (tick != 0 && priority <= KVC_DEFAULT_PRIORITY) {
+      want = KVC_INVALID_ARGUMENT;
+    } else if (s->suspended || (end != KVC_TO_THE_END && end > committed)) {
+      want = KVC_BAD_STATE;
+    }
+    // In the middle of a tick a block is due at its beginning.
+    const uint64_t at_ns = tick == 0 ? 0 : tick * kTickNs + draw.Below(kTickNs);
+    Same("retain", cache_.Retain(s->id, first, end, priority, at_ns), want);
+    if (want == KVC_OK) model_.Retain(*s, first, end, static_cast<int>(priority), tick);
+  }
+  void Expire(Draw& draw) {
+    const uint64_t tick = model_.now() + draw.Below(12);
+    uint32_t expired = 0;
+    uint32_t more = 7;
+    Same("expire",
+         kvc_expire(cache_.manager(), tick * kTickNs + draw.Below(kTickNs), 0, &expired, &more,
+                    nullptr),
+         KVC_OK);
+    Equal("expired", expired, model_.Expire(tick));
+    Equal("more to expire", more, 0);
+  }
+  void Release(ModelSequence* s, bool ended = false) {
     const uint64_t id = s->id;
-    Same("release", cache_.Release(id), KVC_OK);
-    model_.Release(s);
+    Same("release", ended ? cache_.End(id) : cache_.Release(id), KVC_OK);
+    model_.Release(s, false, ended);
     stale_.push_back(id);
     Same("release again", cache_.Release(id), KVC_STALE_HANDLE);
   }
@@ -731,6 +782,9 @@ class Lockstep {
     Equal("stored blocks", got.stored_blocks, want.stored_blocks);
     Equal("deduplicated blocks", got.deduplicated_blocks, want.deduplicated_blocks);
     Equal("evicted blocks", got.evicted_blocks, want.evicted_blocks);
+    Equal("expired blocks", got.expired_blocks, want.expired_blocks);
+    Equal("evicted after their time", got.evicted_ttl_blocks, want.evicted_ttl_blocks);
+    Equal("evicted after their end", got.evicted_ended_blocks, want.evicted_ended_blocks);
     Equal("reset blocks", got.reset_blocks, want.reset_blocks);
     Equal("resets", got.resets, want.resets);
     Equal("refused not now", got.refused_not_now, want.refused_not_now);
@@ -791,6 +845,7 @@ class Lockstep {
 // What the runs have met, so that a test which meets nothing fails.
 struct Met {
   uint64_t stored = 0, deduplicated = 0, evicted = 0, reset = 0, not_now = 0, never_fits = 0;
+  uint64_t expired = 0, ended = 0;
   uint64_t healed = 0, deferred_evicted = 0, superseded = 0, told_removed = 0;
   uint64_t gate = 0, reclaimed = 0, cancelled = 0;
 
@@ -798,6 +853,8 @@ struct Met {
     stored += m.stored_blocks;
     deduplicated += m.deduplicated_blocks;
     evicted += m.evicted_blocks;
+    expired += m.expired_blocks;
+    ended += m.evicted_ended_blocks;
     reset += m.reset_blocks;
     not_now += m.refused_not_now;
     never_fits += m.refused_never_fits;
@@ -894,6 +951,8 @@ TEST(Model, RandomOperations) {
        std::vector<std::pair<const char*, uint64_t>>{{"stored", met.stored},
                                                      {"deduplicated", met.deduplicated},
                                                      {"evicted", met.evicted},
+                                                     {"expired", met.expired},
+                                                     {"evicted as ended", met.ended},
                                                      {"reset", met.reset},
                                                      {"not now", met.not_now},
                                                      {"never fits", met.never_fits},
@@ -913,7 +972,7 @@ TEST(Model, RandomOperations) {
 // and shrink it to a handful of operations.
 TEST(Model, AFaultIsFoundAndShrunk) {
   RunSetup setup;
-  const std::vector<Operation> failure = FindFailure(3, 50000, true, &setup);
+  const std::vector<Operation> failure = FindFailure(3, 300000, true, &setup);
   ASSERT_FALSE(failure.empty());
   EXPECT_LE(failure.size(), 16u) << Report(3, setup, failure);
   size_t at = 0;

@@ -143,8 +143,6 @@ class Script {
     if (op.name == "where") return Where(op);
     if (op.name == "grow") return Grow(op);
     if (op.name == "commit") return Commit(op);
-    if (op.name == "release") return Release(op, false);
-    if (op.name == "cancel") return Release(op, true);
     if (op.name == "suspend") {
       const uint64_t id = Sequence(op.Next()).id;
       return Line(Status(cache_->Suspend(id, op.Count("keep", 0) != 0)));
@@ -155,6 +153,9 @@ class Script {
       const uint64_t id = Sequence(op.Next()).id;
       return Line(Status(cache_->Stop(id, Number(op.Next()))));
     }
+    if (op.name == "release" || op.name == "cancel" || op.name == "end") return Release(op);
+    if (op.name == "retain") return Retain(op);
+    if (op.name == "expire") return Expire(op);
     if (op.name == "info") return Info(op);
     if (op.name == "shared") return Shared(op);
     if (op.name == "reset") return Line(Status(kvc_manager_reset(cache_->manager(), nullptr)));
@@ -300,11 +301,12 @@ class Script {
   }
   std::string Told(const std::vector<kvc_evicted_block>& told) {
     static const std::map<kvc_evicted_reason, std::string> kReasons = {
-        {KVC_EVICTED_CAPACITY, "capacity"}};
+        {KVC_EVICTED_CAPACITY, "capacity"}, {KVC_EVICTED_TTL, "ttl"}, {KVC_EVICTED_ENDED, "ended"}};
     std::string text;
     for (const kvc_evicted_block& block : told) {
       text += "; " + BlockById(block.block) + " under " + BlockById(block.parent) + " " +
               kReasons.at(block.reason);
+      text += " " + std::to_string(block.priority);
       if (block.announced != 0) text += " announced";
       if (block.copies != 0) text += " copies " + std::to_string(block.copies);
     }
@@ -342,12 +344,13 @@ class Script {
     }
     return Line(text + Waits(r.waits, r.wait_count));
   }
-  std::string Release(Operation& op, bool cancel) {
+  std::string Release(Operation& op) {
     std::string text;
     do {
       const uint64_t id = Sequence(op.Next()).id;
-      text +=
-          (text.empty() ? "" : ", ") + Status(cancel ? cache_->Cancel(id) : cache_->Release(id));
+      text += (text.empty() ? "" : ", ") + Status(op.name == "cancel" ? cache_->Cancel(id)
+                                                  : op.name == "end"  ? cache_->End(id)
+                                                                      : cache_->Release(id));
     } while (op.more());
     return Line(text);
   }
@@ -364,6 +367,26 @@ class Script {
     const kvc_truncate_result r = cache_->Truncate(id, Number(op.Next()));
     if (r.status != KVC_OK) return Line(Status(r.status));
     return Line("freed " + std::to_string(r.freed_pages));
+  }
+  // Times are in seconds.
+  static constexpr uint64_t kSecond = 1000000000;
+  std::string Retain(Operation& op) {
+    const uint64_t id = Sequence(op.Next()).id;
+    const uint64_t first = Number(op.Next());
+    const std::string end = op.Next();
+    const auto priority = static_cast<uint32_t>(Number(op.Next()));
+    return Line(Status(cache_->Retain(id, first, end == "end" ? KVC_TO_THE_END : Number(end),
+                                      priority, op.Count("until", 0) * kSecond)));
+  }
+  std::string Expire(Operation& op) {
+    uint32_t expired = 0;
+    uint32_t more = 0;
+    const uint64_t now = Number(op.Next()) * kSecond;
+    const kvc_status status =
+        kvc_expire(cache_->manager(), now, static_cast<uint32_t>(op.Count("max", 0)), &expired,
+                   &more, nullptr);
+    if (status != KVC_OK) return Line(Status(status));
+    return Line("expired " + std::to_string(expired) + (more != 0 ? ", more" : ""));
   }
   std::string Info(Operation& op) {
     kvc_sequence_info info;
@@ -552,6 +575,9 @@ class Script {
                     {"stored", s.stored_blocks},
                     {"deduplicated", s.deduplicated_blocks},
                     {"evicted", s.evicted_blocks},
+                    {"ttl", s.evicted_ttl_blocks},
+                    {"ended", s.evicted_ended_blocks},
+                    {"expired", s.expired_blocks},
                     {"reset", s.reset_blocks},
                     {"resets", s.resets},
                     {"not now", s.refused_not_now},

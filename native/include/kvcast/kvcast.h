@@ -451,7 +451,9 @@ typedef struct kvc_grow_result {
 
 typedef uint32_t kvc_evicted_reason;
 enum {
-  KVC_EVICTED_CAPACITY = 1 /* its page was needed */
+  KVC_EVICTED_CAPACITY = 1, /* its page was needed */
+  KVC_EVICTED_TTL = 2,      /* so, and the time of a higher priority was up */
+  KVC_EVICTED_ENDED = 3     /* so, and its conversation was over */
 };
 
 /* A block that left the tree. */
@@ -462,13 +464,15 @@ typedef struct kvc_evicted_block {
   kvc_evicted_reason reason;
   uint32_t copies;    /* that hold its content still, over all tiers: 0 with one tier */
   uint32_t announced; /* 1 if the stream had told of it, and tells of its removal */
+  uint32_t priority;  /* its own; 0 for KVC_EVICTED_ENDED */
+  uint32_t reserved;
 } kvc_evicted_block;
 
-/* Gives sequences room, all or nothing for each item, evicting least recently
- * used blocks that nobody holds. Per item: NEVER_FITS (more than the whole
- * pool), NOT_NOW, STALE_HANDLE, DEVICE_ERROR (KVC_CONFIG_POISON: a page was
- * written after it had been given up), OUT_OF_MEMORY. Nothing is evicted unless
- * the demand is met.
+/* Gives sequences room, all or nothing for each item, evicting blocks that nobody
+ * holds: those of ended conversations, then those of the lowest priority, and of
+ * these the least recently used. A block never goes before its children. Per item: NEVER_FITS (more
+ * than the whole pool), NOT_NOW, STALE_HANDLE, DEVICE_ERROR (KVC_CONFIG_POISON: a page was written
+ * after it had been given up), OUT_OF_MEMORY. Nothing is evicted unless the demand is met.
  *
  * What was evicted is told in evicted[0..evicted_capacity), item by item, children
  * before parents; *evicted_count is the number of entries written. The blocks of an
@@ -604,6 +608,49 @@ KVC_API kvc_status kvc_sequences_stop(kvc_manager* manager, uint32_t count,
 
 typedef uint32_t kvc_sequence_state;
 enum { KVC_SEQUENCE_SUSPENDED = 1, KVC_SEQUENCE_ACTIVE = 2 };
+/* As kvc_sequences_release, for conversations that are over: the last blocks of
+ * a sequence that nobody else holds and that nothing else is built on go before all
+ * others when pages are short. What it shares with others stays as it was. If the
+ * conversation does go on, a match gives its blocks the default priority again. */
+KVC_API kvc_status kvc_sequences_end(kvc_manager* manager, uint32_t count,
+                                     const uint64_t* sequences, kvc_status* results,
+                                     kvc_error* error) KVC_NOEXCEPT;
+
+/* Priorities are 0 to 100, larger ones being kept longer. A block is evicted only
+ * after its children, so that it counts as much as the largest of them. */
+#define KVC_DEFAULT_PRIORITY 35
+#define KVC_MAX_PRIORITY 100
+/* kvc_retain_item.end_token: blocks that are committed later as well. */
+#define KVC_TO_THE_END UINT64_MAX
+
+typedef struct kvc_retain_item {
+  uint64_t sequence;
+  uint64_t first_token; /* blocks whose first token is in [first_token, end_token) */
+  uint64_t end_token;   /* at most what is committed, or KVC_TO_THE_END */
+  uint64_t expires_ns;  /* when the blocks return to the default priority, on the clock
+                           that kvc_expire is told; 0 = never */
+  uint32_t priority;
+  uint32_t reserved;
+} kvc_retain_item;
+
+/* Says how long blocks of open sequences are worth keeping. The last word counts,
+ * whoever shares a block. Later items of a call and later calls go over earlier
+ * ones where they overlap. Takes as long as the ranges have blocks; has no effect
+ * on a detached sequence. Per item: INVALID_ARGUMENT (also an expires_ns with
+ * a priority that is not above the default), BAD_STATE (the range ends beyond what is
+ * committed, or the sequence is suspended), STALE_HANDLE. */
+KVC_API kvc_status kvc_sequences_retain(kvc_manager* manager, uint32_t count,
+                                        const kvc_retain_item* items, kvc_status* results,
+                                        kvc_error* error) KVC_NOEXCEPT;
+
+/* Tells what time it is: blocks whose time is up return to the default priority,
+ * those without children as the most recently used of it. The library has no clock
+ * of its own; now_ns is on the one that expires_ns was on. A block is due at its
+ * time or up to 134 ms before it; an earlier time than before does nothing. *expired is the number
+ * of such blocks. Looks at no more than max_blocks blocks (0 = no limit); then *more is 1 if there
+ * may be others, and the next call goes on there. */
+KVC_API kvc_status kvc_expire(kvc_manager* manager, uint64_t now_ns, uint32_t max_blocks,
+                              uint32_t* expired, uint32_t* more, kvc_error* error) KVC_NOEXCEPT;
 
 typedef struct kvc_sequence_info {
   uint64_t committed_tokens;
@@ -636,7 +683,7 @@ typedef struct kvc_stats {
   uint32_t reserved;
   uint64_t total_pages;
   uint64_t live_pages;   /* held by open sequences */
-  uint64_t cached_pages; /* reusable, held by nobody: the eviction list */
+  uint64_t cached_pages; /* reusable, held by nobody: what can be evicted */
   uint64_t free_pages;
   uint64_t quarantined_pages; /* given up, fence not reached yet */
   uint64_t leaving_pages;     /* on their way to another tier (always 0 with one tier) */
@@ -661,6 +708,9 @@ typedef struct kvc_stats {
   uint64_t reclaimed_pages;     /* of those, taken because others needed them */
   uint64_t refused_gate;        /* create and resume items that the gate refused */
   uint64_t cancelled_sequences;
+  uint64_t expired_blocks;     /* returned to the default priority */
+  uint64_t evicted_ttl_blocks; /* of evicted_blocks, by reason; the rest: capacity */
+  uint64_t evicted_ended_blocks;
 } kvc_stats;
 
 KVC_API void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT;

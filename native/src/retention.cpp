@@ -1,0 +1,133 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// How long blocks are worth keeping: priorities, their end, ended conversations.
+#include <algorithm>
+#include <mutex>
+
+#include "native/src/manager.h"
+#include "native/src/sequence_calls.h"
+#include "native/src/status.h"
+
+namespace kvcast {
+
+// The block has the class from now on. Whoever calls holds it.
+void Manager::SetPriority(NodeId id, uint8_t own, uint64_t expires_ns) {
+  timers_.Cancel(id);
+  if (expires_ns != 0) timers_.Set(id, expires_ns);
+  const Node& n = tree_.node(id);
+  Page& page = pages_[n.page];
+  page.own = own;
+  page.expired = false;
+  page.listed = n.children == 0 ? own : std::max(page.listed, own);
+  RaiseAbove(id);
+}
+
+// The blocks before a held one are held as well, so none of them stands in the
+// order of eviction, and only what they will be listed under has to be raised.
+void Manager::RaiseAbove(NodeId id) {
+  const uint8_t listed = pages_[tree_.node(id).page].listed;
+  for (ParentId above = tree_.node(id).parent; !IsRoot(above); above = tree_.node(above).parent) {
+    Page& page = pages_[tree_.node(above).page];
+    if (page.listed >= listed) return;
+    page.listed = listed;
+  }
+}
+
+// Blocks [first, end) have just become the sequence's.
+void Manager::FollowRule(const Sequence& sequence, uint64_t first, uint64_t end) {
+  for (uint64_t i = end; i > first && (i - 1) * block_size_ >= sequence.rule_from; --i) {
+    SetPriority(pages_[sequence.pages[i - 1]].node, sequence.rule_class, sequence.rule_expires_ns);
+  }
+}
+
+kvc_status Manager::RetainOne(const kvc_retain_item& item, kvc_error* error) {
+  using sequences::Item;
+  if (item.priority > kMaxPriority) {
+    return Item(error, KVC_INVALID_ARGUMENT, "a priority is above 100");
+  }
+  if (item.end_token < item.first_token) {
+    return Item(error, KVC_INVALID_ARGUMENT, "a range ends before it begins");
+  }
+  if (item.expires_ns != 0 && item.priority <= kDefaultPriority) {
+    return Item(error, KVC_INVALID_ARGUMENT,
+                "a priority that ends must be above the default, 35, to which it returns");
+  }
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  Heal(4);
+  Sequence* seq = Find(item.sequence);
+  if (seq == nullptr) return sequences::Stale(error);
+  if (seq->suspended) return sequences::Suspended(error);
+  const bool open_end = item.end_token == KVC_TO_THE_END;
+  if (!open_end && item.end_token > seq->committed) {
+    return Item(error, KVC_BAD_STATE,
+                "the range goes beyond what is committed; only KVC_TO_THE_END does");
+  }
+  if (!Attached(*seq)) return KVC_OK;  // its blocks are gone
+  const uint8_t own = ClassOf(item.priority);
+  // Last block first: then a block that is raised has raised those before it.
+  const uint64_t full = seq->linked;
+  const uint64_t first =
+      item.first_token / block_size_ + (item.first_token % block_size_ != 0 ? 1 : 0);
+  const uint64_t end = open_end ? full
+                                : std::min(full, item.end_token / block_size_ +
+                                                     (item.end_token % block_size_ != 0 ? 1 : 0));
+  for (uint64_t i = end; i > first; --i) {
+    SetPriority(pages_[seq->pages[i - 1]].node, own, item.expires_ns);
+  }
+  if (open_end) {
+    seq->rule_class = own;
+    seq->rule_from = item.first_token;
+    seq->rule_expires_ns = item.expires_ns;
+  }
+  return KVC_OK;
+}
+
+void Manager::Retain(uint32_t count, const kvc_retain_item* items, kvc_status* results,
+                     kvc_error* error) {
+  for (uint32_t i = 0; i < count; ++i) {
+    kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
+    results[i] = Guard(story, [&] { return RetainOne(items[i], story); });
+  }
+}
+
+// The sequence's last blocks that nobody else holds and nothing else is built
+// on go first from now on.
+void Manager::EndTail(const Sequence& sequence) {
+  NodeId after = kNil;
+  if (sequence.suspended) return;
+  for (uint64_t i = sequence.linked; i > 0; --i) {
+    Page& page = pages_[sequence.pages[i - 1]];
+    const Node& n = tree_.node(page.node);
+    if (page.holders != 1 || n.children != (after == kNil ? 0u : 1u)) return;
+    timers_.Cancel(page.node);
+    page.own = page.listed = kEndedClass;
+    page.expired = false;
+    after = page.node;
+  }
+}
+
+void Manager::End(uint32_t count, const uint64_t* sequences, kvc_status* results,
+                  kvc_error* error) {
+  for (uint32_t i = 0; i < count; ++i) {
+    kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
+    results[i] = Guard(story, [&] { return ReleaseOne(sequences[i], Closing::kEnd, story); });
+  }
+}
+
+uint32_t Manager::Expire(uint64_t now_ns, uint32_t max_blocks, bool* more) {
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  Heal(4);
+  uint32_t expired = 0;
+  *more = !timers_.Advance(now_ns, max_blocks == 0 ? UINT64_MAX : max_blocks, [&](NodeId id) {
+    const Node& n = tree_.node(id);
+    pages_[n.page].own = kDefaultClass;
+    pages_[n.page].expired = true;
+    if (n.children == 0) pages_.ListUnderOwn(n.page);
+    ++expired;
+  });
+  counters_.expired_blocks += expired;
+  return expired;
+}
+
+}  // namespace kvcast
