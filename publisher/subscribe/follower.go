@@ -112,7 +112,8 @@ func Follow(o FollowerOptions) (*Follower, error) {
 			return nil, err
 		}
 		if o.Replay == o.Client.Endpoint {
-			return nil, &Error{"replay", ErrEndpoint, fmt.Sprintf("%q: is the endpoint of what is live", o.Replay)}
+			return nil, &Error{"replay", ErrEndpoint,
+				fmt.Sprintf("%q: is the endpoint of what is live", o.Replay)}
 		}
 	}
 	client, err := Connect(o.Client)
@@ -212,7 +213,8 @@ func (f *Follower) read(now time.Time) (progress bool, err error) {
 	case err != nil:
 		return progress, err
 	case m != nil && m.Seq == wire.EndSeq && len(m.Payload) > 0:
-		return progress, &Error{"receive", ErrFrames, fmt.Sprintf("batch %d: the number is the end mark of replays", m.Seq)}
+		return progress, &Error{"receive", ErrFrames,
+			fmt.Sprintf("batch %d: the number is the end mark of replays", m.Seq)}
 	case m != nil:
 		f.tracker.live(m)
 		progress = true

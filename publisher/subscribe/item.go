@@ -69,9 +69,11 @@ func (i Item) String() string {
 	case ResetMark:
 		return "mark of a new publisher life"
 	case ResetLower:
-		return fmt.Sprintf("number %d comes after %d: the publisher began anew, or batches came again", i.Seq, i.Before)
+		return fmt.Sprintf("number %d comes after %d: the publisher began anew, or batches came again",
+			i.Seq, i.Before)
 	case ResetRebuilt:
 		return "the history can be had again and is read from its beginning"
 	}
-	return fmt.Sprintf("batch %d is another one now or cannot be had any more: beginning anew", i.Before)
+	return fmt.Sprintf("batch %d is another one now or cannot be had any more: beginning anew",
+		i.Before)
 }

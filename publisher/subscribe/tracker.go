@@ -4,8 +4,6 @@
 package subscribe
 
 import (
-	"bytes"
-	"fmt"
 	"math"
 	"strings"
 	"time"
@@ -14,29 +12,14 @@ import (
 )
 
 const (
-	// askBurst and askEvery pace requests: so many at once, then one in that
-	// time. What triggers them comes from outside.
-	askBurst = 10
-	askEvery = time.Second
 	// maxAborts is how many reconnections in a row may cut requests short
 	// before the stream goes on without an answer.
 	maxAborts = 10
-	// retryPause is the pause after a failed request, doubled with each.
-	retryPause = 200 * time.Millisecond
-	// rebuildPause is the pause between two tries to get the whole history,
-	// doubled with each failure up to rebuildPauseMax.
-	rebuildPause    = time.Second
-	rebuildPauseMax = time.Minute
 	// settleTime is how long after a handshake a subscription may take to
 	// arrive. What was published before that came neither live nor, if the
 	// request was quicker, as a replay; if nothing has come by then, it is asked
 	// for.
 	settleTime = 250 * time.Millisecond
-	// answerTimeouts is the longest time for one answer, in time-outs. It stops
-	// a server that always sends a little.
-	answerTimeouts = 60
-	// maxAnswer is the number of batches in one answer; no ring is longer.
-	maxAnswer = 1 << 24
 	// heldOverhead is what a waiting message takes besides its bytes.
 	heldOverhead = 128
 	// maxLoneClear is more than the size of a batch of one clear in any form.
@@ -65,22 +48,6 @@ type held struct {
 	settled bool
 }
 
-// request is a replay that is under way.
-type request struct {
-	start uint64
-	// check: the first batch must be the last one that was handed out.
-	check bool
-	// background: live messages go on until there is an answer.
-	background bool
-	got        bool
-	prev       uint64 // the newest number of the answer, if got
-	count      int
-	fresh      bool // something was handed out
-	// idle and total are the time spent waiting: since the last batch, and in
-	// all.
-	idle, total time.Duration
-}
-
 // tracker decides what a Follower hands out and when it asks for replays. It
 // has no sockets and no clock.
 //
@@ -91,6 +58,7 @@ type tracker struct {
 	topic string
 	asks  bool // there is somebody to ask
 
+	// have: last is the newest number that was handed out, payload its bytes.
 	have    bool
 	last    uint64
 	payload []byte
@@ -105,14 +73,15 @@ type tracker struct {
 
 	out []Item
 
-	asked    uint64
-	request  *request
+	asked   uint64   // requests made
+	request *request // the one under way
+	// due: a request is to be made at dueAt; live messages wait for it.
 	due      bool
 	dueAt    time.Time
-	tokens   int
+	tokens   int // requests that may be made now; one more at tokenAt + askEvery
 	tokenAt  time.Time
-	attempts int
-	aborts   int
+	attempts int // failures in a row
+	aborts   int // reconnections during a request, in a row
 
 	// degraded: nobody answers; live goes on with its gaps until the whole
 	// history can be had at rebuildAt or later.
@@ -224,7 +193,8 @@ func (t *tracker) deliver(m *Message, replayed bool) {
 }
 
 func (t *tracker) emitReset(reason ResetReason, seq uint64) {
-	t.out = append(t.out, Item{Kind: ItemReset, Reason: reason, Before: t.last, HasBefore: t.have, Seq: seq})
+	t.out = append(t.out, Item{Kind: ItemReset, Reason: reason, Before: t.last, HasBefore: t.have,
+		Seq: seq})
 	t.have, t.last, t.payload = false, 0, nil
 	t.barren = false
 	t.stats.Resets++
@@ -310,184 +280,6 @@ func (t *tracker) connected(now time.Time, again bool) {
 	case !t.due:
 		t.due, t.dueAt = true, now
 	}
-}
-
-// wants returns the number to ask from when a request is to be made now, which
-// is then under way.
-func (t *tracker) wants(now time.Time) (uint64, bool) {
-	if !t.asks || t.request != nil {
-		return 0, false
-	}
-	if !t.due && !t.degraded && !t.settleAt.IsZero() && !now.Before(t.settleAt) {
-		t.settleAt = time.Time{}
-		t.due, t.dueAt = true, now
-	}
-	rebuild := t.degraded && !now.Before(t.rebuildAt)
-	if !rebuild && (!t.due || now.Before(t.dueAt)) || !t.token(now) {
-		return 0, false
-	}
-	t.due = false
-	t.asked++
-	t.overflowed = false
-	t.request = &request{background: rebuild}
-	if t.have && !rebuild {
-		t.request.check, t.request.start = true, t.last
-	}
-	t.stats.Requests++
-	return t.request.start, true
-}
-
-func (t *tracker) token(now time.Time) bool {
-	if n := int(now.Sub(t.tokenAt) / askEvery); n > 0 {
-		t.tokens = min(t.tokens+n, askBurst)
-		t.tokenAt = t.tokenAt.Add(time.Duration(n) * askEvery)
-	}
-	if t.tokens == 0 {
-		return false
-	}
-	t.tokens--
-	return true
-}
-
-// wake returns how long nothing will happen by itself; never less than a
-// millisecond, never more than most.
-func (t *tracker) wake(now time.Time, most time.Duration) time.Duration {
-	at := now.Add(most)
-	earlier := func(u time.Time) {
-		if u.Before(at) {
-			at = u
-		}
-	}
-	switch r := t.request; {
-	case r != nil:
-		earlier(now.Add(min(t.timeout-r.idle, answerTimeouts*t.timeout-r.total)))
-	case t.asks && (t.due || t.degraded):
-		u := t.dueAt
-		if t.degraded {
-			u = t.rebuildAt
-		}
-		if t.tokens == 0 && u.Before(t.tokenAt.Add(askEvery)) {
-			u = t.tokenAt.Add(askEvery)
-		}
-		earlier(u)
-	case t.asks && !t.settleAt.IsZero():
-		earlier(t.settleAt)
-	}
-	return max(at.Sub(now), time.Millisecond)
-}
-
-// waited adds to the time that the request under way has taken, and gives it
-// up when that was too long.
-func (t *tracker) waited(now time.Time, d time.Duration) {
-	r := t.request
-	if r == nil {
-		return
-	}
-	r.idle += d
-	r.total += d
-	switch {
-	case r.idle >= t.timeout:
-		t.failed(now, fmt.Sprintf("no answer for %v", t.timeout))
-	case r.total >= answerTimeouts*t.timeout:
-		t.failed(now, fmt.Sprintf("an answer that takes more than %v", answerTimeouts*t.timeout))
-	}
-}
-
-// answer takes the next batch of the answer to the request under way.
-func (t *tracker) answer(now time.Time, m *Message) {
-	r := t.request
-	r.count++
-	switch {
-	case m.Seq < r.start:
-		t.failed(now, fmt.Sprintf("asked from %d, got %d", r.start, m.Seq))
-		return
-	case r.got && m.Seq <= r.prev:
-		t.failed(now, fmt.Sprintf("batch %d after %d", m.Seq, r.prev))
-		return
-	case r.count > t.limits.answer:
-		t.failed(now, fmt.Sprintf("an answer of more than %d batches", t.limits.answer))
-		return
-	}
-	first := !r.got
-	r.got, r.prev, r.idle = true, m.Seq, 0
-	if first && r.background {
-		// What is known is put together from pieces; this is whole.
-		r.background = false
-		t.degraded = false
-		t.hasPrev = false
-		if t.have {
-			t.emitReset(ResetRebuilt, 0)
-		}
-	}
-	if first && r.check {
-		if m.Seq != t.last || !bytes.Equal(m.Payload, t.payload) {
-			t.newLife(now)
-		}
-		return
-	}
-	if t.have && m.Seq > t.last+1 || !t.have && m.Seq > 0 {
-		t.gapBefore(m)
-	}
-	t.deliver(m, true)
-	r.fresh = true
-}
-
-// newLife begins anew with whoever sends now. What came live until now was sent
-// before the next request is made, so its answer has it.
-func (t *tracker) newLife(now time.Time) {
-	t.emitReset(ResetReplaced, 0)
-	t.dropPending()
-	t.hasPrev = false
-	t.request = nil
-	t.due, t.dueAt = true, now
-}
-
-// end takes the end of the answer.
-func (t *tracker) end(now time.Time) {
-	r := t.request
-	switch {
-	case r.background && t.have:
-		t.failed(now, "an answer without batches")
-		return
-	case r.check && !r.got:
-		t.newLife(now)
-		return
-	}
-	t.request = nil
-	t.degraded = false
-	t.attempts, t.aborts = 0, 0
-	t.pause = rebuildPause
-	t.barren = !r.fresh && t.overflowed
-	for i := range t.pending {
-		if h := &t.pending[i]; h.asked < t.asked {
-			h.settled, h.back = true, false
-		}
-	}
-}
-
-// failed gives up the request under way.
-func (t *tracker) failed(now time.Time, why string) {
-	t.stats.Failed++
-	t.stats.LastFailure = why
-	background := t.request.background
-	t.request = nil
-	if background {
-		t.degrade(now)
-		return
-	}
-	if t.attempts++; t.attempts >= t.limits.attempts {
-		t.degrade(now)
-		return
-	}
-	t.due, t.dueAt = true, now.Add(retryPause<<(t.attempts-1))
-}
-
-// degrade lets live go on alone.
-func (t *tracker) degrade(now time.Time) {
-	t.degraded, t.due = true, false
-	t.attempts, t.aborts = 0, 0
-	t.rebuildAt = now.Add(t.pause)
-	t.pause = min(2*t.pause, rebuildPauseMax)
 }
 
 // busy: what is handed out is behind what is known to be there.

@@ -255,6 +255,19 @@ func TestTrackerBounds(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	})
+	t.Run("many attempts", func(t *testing.T) {
+		p := newPlay(t, true)
+		p.tr.limits.attempts = 1000
+		p.now = p.now.Add(time.Hour)
+		for range 100 {
+			p.run("?0 5s ?-")
+			d := p.tr.dueAt.Sub(p.now)
+			if d < retryPause || d > retryPause<<retryDoublings {
+				t.Fatalf("tries again after %v", d)
+			}
+			p.now = p.now.Add(d + askBurst*askEvery)
+		}
+	})
 	t.Run("bytes", func(t *testing.T) {
 		p := newPlay(t, true)
 		p.tr.bytes = 1000

@@ -94,7 +94,8 @@ func (r *replayer) read() (*Message, error) {
 	case n == legacyFrames && len(frames[0]) == 0:
 		seq, m.Payload = frames[1], frames[2]
 	default:
-		return nil, &Error{"replay", ErrFrames, fmt.Sprintf("%d frames, the first of %d bytes", n, len(frames[0]))}
+		return nil, &Error{"replay", ErrFrames,
+			fmt.Sprintf("%d frames, the first of %d bytes", n, len(frames[0]))}
 	}
 	if m.Seq, err = wire.ParseSeq(seq); err != nil {
 		return nil, &Error{"replay", ErrFrames, err.Error()}
