@@ -201,6 +201,7 @@ type lockstep struct {
 	ample   bool // the record buffer is large: nothing may ever be deferred
 	stale   []bindings.SequenceID
 	ids     map[bindings.BlockID]bool // of blocks
+	tables  tableCopy
 	steps   *int
 }
 
@@ -985,6 +986,7 @@ func (l *lockstep) check(*rapid.T) {
 		MetadataBytes:      got.MetadataBytes,
 		Prefault:           got.Prefault,
 	}
+	l.tables.check(l)
 	for _, s := range l.m.sequences {
 		if s.suspended {
 			want.SuspendedSequences++

@@ -32,6 +32,11 @@ type scratch struct {
 	ids     []uint64
 	status  []cgo.Status
 	fences  []cgo.Fence
+	format  cgo.TableFormat
+	tables  []cgo.TableItem
+	rows    []cgo.TableDeltaItem
+	cookies []cgo.TableCookie
+	tabled  []cgo.TableResult
 	done    []uint8
 
 	residency []cgo.BlockResidency

@@ -186,6 +186,7 @@ type script struct {
 	sequences map[string]*scriptSequence
 	streams   []scriptStream
 	open      []bindings.SequenceID
+	tables    tableScript
 }
 
 type scriptStream struct {
@@ -357,6 +358,16 @@ func (s *script) dispatch(o *operation) string {
 		return fmt.Sprintf("executed %d\n", n)
 	case "drain":
 		return s.drain(o)
+	case "dense":
+		return s.dense(o) + "\n"
+	case "indexed":
+		return s.indexed(o) + "\n"
+	case "delta":
+		return s.delta(o) + "\n"
+	case "upload":
+		return s.upload(o) + "\n"
+	case "device-rows":
+		return s.deviceRows() + "\n"
 	case "mirror":
 		return s.compare() + "\n"
 	case "stats":
@@ -412,6 +423,7 @@ func (s *script) openCache(o *operation) string {
 		names:     map[wireKey]string{},
 		ids:       map[bindings.BlockID]string{bindings.NoBlock: "root"},
 		sequences: map[string]*scriptSequence{},
+		tables:    newTableScript(),
 	}
 	return "ok"
 }

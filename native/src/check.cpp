@@ -282,6 +282,7 @@ const char* Manager::CheckSequences(uint32_t* where) {
     }
     *where = index;
     ++open;
+    if (!seq.table.Sound()) return "a sequence's table has changed nowhere";
     if (seq.suspended) {
       ++suspended;
       kept += seq.pages.size();

@@ -104,6 +104,7 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
           }
           above = pages_[theirs].listed;
           seq->pages[at] = theirs;
+          seq->table.Touch(static_cast<uint32_t>(at), static_cast<uint32_t>(at) + 1);
           pages_.Drop(ours, fence);
           if (result->first_changed_block == UINT32_MAX) {
             result->first_changed_block = static_cast<uint32_t>(at);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kvcast/kvcast.h"
 #include "native/src/types.h"
 
 namespace kvcast {
@@ -17,6 +18,14 @@ namespace kvcast {
 struct Fence {
   uint32_t slot = 0;
   uint64_t position = 0;
+};
+
+// Whole rows of a table, in the caller's memory.
+struct TableRows {
+  uint32_t first = 0;
+  uint32_t count = 0;
+  uint64_t stride = 0;
+  const int32_t* entries = nullptr;
 };
 
 // Slot 0 is the host itself: nothing is ever outstanding on it.
@@ -45,6 +54,16 @@ class Device {
   [[nodiscard]] virtual uint64_t Progress() const = 0;
   // Later work of `slot` waits for `fence`.
   virtual void Wait(uint32_t slot, Fence fence) = 0;
+
+  // Block tables in the device's memory: see kvc_device_table_*. All throw Error.
+  // An upload is copied into the table's staging and executed in order with the
+  // stream's other work.
+  [[nodiscard]] virtual uint64_t OpenTable(uint32_t rows, uint32_t columns, int32_t absent,
+                                           uint32_t staging, uint64_t* address) = 0;
+  virtual void CloseTable(uint64_t table) = 0;
+  virtual void UpdateTable(uint32_t slot, uint64_t table, uint32_t count,
+                           const kvc_table_delta* deltas) = 0;
+  virtual void WriteTable(uint32_t slot, uint64_t table, const TableRows& rows) = 0;
 
   // A page went back to the pool, all its fences reached: it is poisoned.
   virtual void EnterPool(PageId page) = 0;

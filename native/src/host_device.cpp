@@ -123,6 +123,40 @@ void HostDevice::EnqueueFill(uint32_t slot, PageId page, uint64_t value) {
   ++stream.submitted;
 }
 
+uint64_t HostDevice::OpenTable(uint32_t rows, uint32_t columns, int32_t absent, uint32_t staging,
+                               uint64_t* address) {
+  return tables_.Open(rows, columns, absent, staging, address);
+}
+
+void HostDevice::CloseTable(uint64_t table) { tables_.Close(table); }
+
+template <typename Stage>
+void HostDevice::Upload(uint32_t slot, uint64_t table, Stage&& stage) {
+  if (slot == 0) {
+    tables_.Execute(table, stage());
+    return;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  Stream& stream = streams_[slot];
+  stream.queue.push_back({false, 0, 0, {}, table, 0});
+  try {
+    stream.queue.back().upload = stage();
+  } catch (...) {
+    stream.queue.pop_back();
+    throw;
+  }
+  ++stream.submitted;
+}
+
+void HostDevice::UpdateTable(uint32_t slot, uint64_t table, uint32_t count,
+                             const kvc_table_delta* deltas) {
+  Upload(slot, table, [&] { return tables_.Stage(table, count, deltas); });
+}
+
+void HostDevice::WriteTable(uint32_t slot, uint64_t table, const TableRows& rows) {
+  Upload(slot, table, [&] { return tables_.Stage(table, rows); });
+}
+
 uint64_t HostDevice::Advance(uint32_t slot, uint64_t max_ops) {
   std::lock_guard<std::mutex> turn(advance_mutex_);
   std::unique_lock<std::mutex> lock(mutex_);
@@ -136,7 +170,11 @@ uint64_t HostDevice::Advance(uint32_t slot, uint64_t max_ops) {
     if (!op.is_wait) {
       // Only advances take from a queue's head, and this is the only one.
       lock.unlock();
-      Fill(op.page, op.value);
+      if (op.table != 0) {
+        tables_.Execute(op.table, op.upload);
+      } else {
+        Fill(op.page, op.value);
+      }
       lock.lock();
     }
     stream.queue.pop_front();

@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "native/src/device.h"
+#include "native/src/host_tables.h"
 #include "native/src/slab.h"
 
 namespace kvcast {
@@ -22,7 +23,8 @@ namespace kvcast {
 // Locks, in this order, inside the manager's: advance_mutex_ makes advances
 // take turns and is not taken by anything else; mutex_ guards the queues and is
 // never held while work runs; memory_mutex_ guards the pages' bytes, so that a
-// poisoning beside a fill waits for that one fill (without poisoning nobody does).
+// poisoning beside a fill waits for that one fill (without poisoning nobody does);
+// tables_ has one of its own.
 class HostDevice final : public Device {
  public:
   HostDevice(uint32_t pages, uint64_t page_bytes, uint64_t seed, bool poison);
@@ -35,6 +37,12 @@ class HostDevice final : public Device {
   uint32_t BusyStreams() const override;
   uint64_t Progress() const override;
   void Wait(uint32_t slot, Fence fence) override;
+  uint64_t OpenTable(uint32_t rows, uint32_t columns, int32_t absent, uint32_t staging,
+                     uint64_t* address) override;
+  void CloseTable(uint64_t table) override;
+  void UpdateTable(uint32_t slot, uint64_t table, uint32_t count,
+                   const kvc_table_delta* deltas) override;
+  void WriteTable(uint32_t slot, uint64_t table, const TableRows& rows) override;
   void EnterPool(PageId page) override;
   bool Intact(PageId page) override;
   bool poisons() const override { return poison_; }
@@ -45,6 +53,10 @@ class HostDevice final : public Device {
   uint64_t Advance(uint32_t slot, uint64_t max_ops);
   // Copies out of a page; false when the range is outside it.
   bool Read(PageId page, uint64_t offset, uint64_t size, uint8_t* out) const;
+  void ReadTable(uint64_t table, uint32_t row, uint32_t column, uint32_t count,
+                 int32_t* out) const {
+    tables_.Read(table, row, column, count, out);
+  }
   [[nodiscard]] uint64_t page_bytes() const { return page_bytes_; }
 
  private:
@@ -53,6 +65,8 @@ class HostDevice final : public Device {
     PageId page;
     uint64_t value;
     Fence fence;
+    uint64_t table = 0;  // not 0: executes an upload to it
+    uint64_t upload = 0;
   };
   struct Stream {
     std::deque<Op> queue;
@@ -66,11 +80,14 @@ class HostDevice final : public Device {
   [[nodiscard]] uint32_t NextLocked(uint32_t slot);
   void PassWaitsLocked();
   void Fill(PageId page, uint64_t value);
+  template <typename Stage>
+  void Upload(uint32_t slot, uint64_t table, Stage&& stage);
 
   std::mutex advance_mutex_;
   mutable std::mutex mutex_;
   mutable std::mutex memory_mutex_;
   std::array<Stream, kDeviceSlots> streams_;
+  HostTables tables_;
   uint64_t page_bytes_;
   uint64_t random_;
   bool poison_;

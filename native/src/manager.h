@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "kvcast/kvcast.h"
+#include "native/src/block_table.h"
 #include "native/src/event_sink.h"
 #include "native/src/fence_pool.h"
 #include "native/src/host_device.h"
@@ -112,6 +113,28 @@ class Manager final : public SinkHost {
   // Returns how many blocks went back to the default priority; *more says
   // whether there may be others.
   uint32_t Expire(uint64_t now_ns, uint32_t max_blocks, bool* more);
+
+  // block_table.cpp
+  void TablesDense(const kvc_table_format* format, uint32_t count, const kvc_table_item* items,
+                   uint32_t columns, uint64_t row_stride, int32_t* table, int32_t* lengths,
+                   kvc_table_result* results, kvc_error* error);
+  kvc_status TablesIndexed(const kvc_table_format* format, uint32_t count,
+                           const kvc_table_item* items, uint64_t capacity, int32_t* indptr,
+                           int32_t* indices, int32_t* last_page_len, uint64_t* needed,
+                           kvc_table_result* results, kvc_error* error);
+  void TablesDelta(const kvc_table_format* format, uint32_t count,
+                   const kvc_table_delta_item* items, uint32_t columns, kvc_table_cookie* cookies,
+                   uint32_t capacity, kvc_table_delta* deltas, uint32_t* written,
+                   kvc_table_result* results, kvc_error* error);
+
+  // device_table.cpp
+  [[nodiscard]] uint64_t OpenDeviceTable(uint32_t rows, uint32_t columns, int32_t absent,
+                                         uint32_t staging, uint64_t* address);
+  void CloseDeviceTable(uint64_t table);
+  void UpdateDeviceTable(uint64_t table, uint64_t device_stream, uint32_t count,
+                         const kvc_table_delta* deltas);
+  void WriteDeviceTable(uint64_t table, uint64_t device_stream, const TableRows& rows);
+  void ReadDeviceTable(uint64_t table, uint32_t row, uint32_t column, uint32_t count, int32_t* out);
 
   void Reset();
   void Stats(kvc_stats* out);
@@ -240,6 +263,15 @@ class Manager final : public SinkHost {
   void HoldBlock(PageId id) {
     if (pages_.Hold(id)) RaiseAbove(pages_[id].node);
   }
+
+  // block_table.cpp
+  kvc_status TableOf(uint64_t sequence, uint32_t group, const Sequence** out,
+                     kvc_error* error) const;
+  kvc_status TableLength(const kvc_table_item& item, const Sequence** out, kvc_table_result* result,
+                         kvc_error* error) const;
+  kvc_status TableDelta(const TableFormat& f, uint64_t id, const Sequence* seq, uint32_t row,
+                        uint32_t columns, kvc_table_cookie* cookie, uint32_t room,
+                        kvc_table_delta* out, uint32_t* entries, kvc_error* error) const;
 
   // check.cpp
   [[nodiscard]] const char* CheckPages(uint32_t* where);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "native/src/page.h"
+#include "native/src/table_state.h"
 #include "native/src/types.h"
 
 namespace kvcast {
@@ -45,6 +46,7 @@ struct Sequence {
   FenceSetId waits = 0;  // what the last create or commit told to wait for
   std::vector<PageId> pages;
   std::vector<uint32_t> path;
+  TableState table;  // told of every page of `pages` that is replaced or taken away
   uint32_t next_free = kNil;
 };
 

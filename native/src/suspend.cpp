@@ -60,6 +60,7 @@ kvc_status Manager::SuspendOne(const kvc_suspend_item& item, kvc_error* error) {
     std::memcpy(&seq->path[i * block_size_], tree_.tokens(pages_[seq->pages[i]].node),
                 size_t{block_size_} * sizeof(uint32_t));
   }
+  seq->table.Touch(0, static_cast<uint32_t>(seq->pages.size()));
   const FenceSetId fence = RecordFence(seq->slot);
   for (size_t i = seq->pages.size(); i-- > 0;) {
     if (keep && i >= linked) {

@@ -31,6 +31,7 @@ kvc_status Manager::TruncateOne(const kvc_truncate_item& item, kvc_truncate_resu
   const FenceSetId fence = RecordFence(seq->slot);
   for (size_t i = seq->pages.size(); i-- > target;) pages_.Drop(seq->pages[i], fence);
   fences_.Release(fence);
+  seq->table.Touch(static_cast<uint32_t>(target), static_cast<uint32_t>(seq->pages.size()));
   seq->pages.resize(static_cast<size_t>(target));
   ++changes_;
   result->freed_pages = static_cast<uint32_t>(freed);

@@ -410,6 +410,54 @@ int main(void) {
     CHECK(kvc_device_stream_destroy(m, two, &err) == KVC_STALE_HANDLE);
   }
 
+  PHASE("block tables");
+  {
+    kvc_create_result a;
+    kvc_table_format format;
+    kvc_table_item item;
+    kvc_table_delta_item row;
+    kvc_table_cookie cookie;
+    kvc_table_delta deltas[8];
+    kvc_table_result result;
+    int32_t entries[4], indptr[2], indices[4], last = 0, length = 0;
+    uint32_t pages[2], written = 0;
+    uint64_t needed = 0, table = 0, address = 0;
+    a = create(m, tokens, 0, 0);
+    CHECK(grow(m, a.sequence, 2 * kBlock).status == KVC_OK);
+    CHECK_OK(kvc_sequence_get(m, a.sequence, 0, 2, pages, &written, NULL, &err));
+    kvc_table_format_init(&format);
+    CHECK(format.index_scale == 1 && format.expansion == 1 && format.absent == -1);
+    format.index_scale = 3;
+    memset(&item, 0, sizeof item);
+    item.sequence = a.sequence;
+    item.new_tokens = kBlock + 1;
+    CHECK_OK(kvc_tables_dense(m, &format, 1, &item, 4, 4, entries, &length, &result, &err));
+    CHECK(result.status == KVC_OK && result.entries == 2 && length == kBlock + 1);
+    CHECK(entries[1] == 3 * (int32_t)pages[1] && entries[2] == -1);
+    CHECK_OK(kvc_tables_indexed(m, &format, 1, &item, 4, indptr, indices, &last, &needed, &result,
+                                &err));
+    CHECK(needed == 2 && indptr[1] == 2 && indices[1] == entries[1] && last == 1);
+    memset(&row, 0, sizeof row);
+    memset(&cookie, 0, sizeof cookie);
+    row.sequence = a.sequence;
+    row.row = 1;
+    CHECK_OK(kvc_tables_delta(m, &format, 1, &row, 4, &cookie, 8, deltas, &written, &result, &err));
+    CHECK(written == 2 && deltas[1].row == 1 && deltas[1].column == 1);
+    CHECK_OK(kvc_device_table_create(m, 2, 4, -1, 24, &table, &address, &err));
+    CHECK(address != 0);
+    CHECK_OK(kvc_device_table_update(m, table, 0, written, deltas, &err));
+    CHECK_OK(kvc_host_table_read(m, table, 1, 0, 4, indices, &err));
+    CHECK(memcmp(indices, entries, sizeof entries) == 0);
+    CHECK_OK(kvc_device_table_write(m, table, 0, 0, 1, 4, entries, &err));
+    CHECK_OK(kvc_host_table_read(m, table, 0, 0, 4, indices, &err));
+    CHECK(memcmp(indices, entries, sizeof entries) == 0);
+    CHECK_OK(kvc_device_table_destroy(m, table, &err));
+    CHECK(kvc_device_table_destroy(m, table, &err) == KVC_STALE_HANDLE);
+    CHECK(release(m, a.sequence) == KVC_OK);
+    CHECK_OK(kvc_tables_delta(m, &format, 1, &row, 4, &cookie, 8, deltas, &written, &result, &err));
+    CHECK(result.status == KVC_STALE_HANDLE && written == 2 && deltas[1].value == -1);
+  }
+
   PHASE("geometry");
   {
     kvc_geometry_config config;

@@ -32,6 +32,7 @@ struct ManagerPeer {
   NodeId& deferred_head() { return m.deferred_head_; }
   DeferralCounters& deferral() { return *m.deferral_; }
   PageId first_evictable() { return m.pages_.order().First(); }
+  static uint32_t& table_version(Sequence& seq) { return seq.table.version_; }
   PageId free_top() { return m.pages_.free_top(); }
   FencePool& fences() { return m.fences_; }
   std::vector<NodeId>& removals() { return m.removals_; }
@@ -214,6 +215,7 @@ TEST_F(CheckTest, Sequences) {
   Break(peer_->open_sequences(), 2, "the open sequences are miscounted");
   Break(peer_->free_sequence(), kNil, "the free sequences are miscounted");
   Break(seq.root, kNil, "a sequence hangs on a root that never was");
+  Break(ManagerPeer::table_version(seq), 1, "a sequence's table has changed nowhere");
 }
 
 TEST_F(CheckTest, SuspendedSequences) {

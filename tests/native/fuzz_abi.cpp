@@ -213,9 +213,151 @@ class Session {
       case 20:
       case 21:
         return Lifecycle();
-      default:
+      case 22:
         return Reading();
+      default:
+        return Tables();
     }
+  }
+  // Block tables into memory with sentinels behind it, tables on the device, and
+  // geometries, which need no manager.
+  void Tables() {
+    constexpr int32_t kGuard = 0x5A5A5A5A;
+    kvc_error* error = MaybeError();
+    kvc_table_format format{1 + in_.Below(3), in_.Below(3), 1 + in_.Below(2), -1};
+    if (in_.OneIn(8)) format.index_scale = static_cast<uint32_t>(in_.Nasty());
+    if (in_.OneIn(8)) format.expansion = static_cast<uint32_t>(in_.Nasty());
+    const kvc_table_format* how = in_.OneIn(2) ? nullptr : &format;
+    const uint32_t count = in_.Below(4);
+    const uint32_t columns = in_.Below(20);
+    std::vector<kvc_table_result> results(count);
+    std::vector<kvc_table_item> items;
+    for (uint32_t i = 0; i < count; ++i) items.push_back({Sequence(), in_.OneIn(16), in_.Below(4)});
+    switch (in_.Below(5)) {
+      case 0: {
+        std::vector<int32_t> table(count * columns + 1, kGuard), lengths(count + 1, kGuard);
+        Sane(kvc_tables_dense(manager_, how, count, items.data(), columns,
+                              in_.OneIn(8) ? in_.Below(20) % (columns + 1) : columns, table.data(),
+                              lengths.data(), results.data(), error),
+             error);
+        Require(table.back() == kGuard && lengths.back() == kGuard, "a dense table ran over");
+        return;
+      }
+      case 1: {
+        std::vector<int32_t> indptr(count + 2, kGuard), indices(columns + 1, kGuard);
+        std::vector<int32_t> last(count + 1, kGuard);
+        uint64_t needed = 0;
+        const kvc_status status =
+            Sane(kvc_tables_indexed(manager_, how, count, items.data(), columns, indptr.data(),
+                                    indices.data(), last.data(), &needed, results.data(), error),
+                 error);
+        Require(indptr.back() == kGuard && indices.back() == kGuard && last.back() == kGuard,
+                "an indexed table ran over");
+        Require(status != KVC_OK || needed <= columns, "more entries than there was room for");
+        return;
+      }
+      case 2: {
+        std::vector<kvc_table_delta_item> rows;
+        std::vector<kvc_table_cookie> cookies;
+        for (const kvc_table_item& item : items) {
+          rows.push_back({in_.OneIn(8) ? 0 : item.sequence, item.group, in_.Below(4)});
+          kvc_table_cookie cookie = cookies_[in_.Below(4)];
+          if (in_.OneIn(16))
+            cookie = {Sequence(), in_.Below(4), static_cast<uint32_t>(in_.Nasty())};
+          cookies.push_back(cookie);
+        }
+        const uint32_t room = in_.Below(24);
+        std::vector<kvc_table_delta> deltas(room + 1, {7, 7, kGuard});
+        uint32_t written = 0;
+        Sane(kvc_tables_delta(manager_, how, count, rows.data(), columns, cookies.data(), room,
+                              deltas.data(), &written, results.data(), error),
+             error);
+        Require(written <= room && deltas.back().value == kGuard, "a delta ran over");
+        for (uint32_t i = 0; i < written; ++i) {
+          Require(deltas[i].column < columns, "a delta outside the table");
+        }
+        for (uint32_t i = 0; i < count; ++i) cookies_[rows[i].row] = cookies[i];
+        return;
+      }
+      case 3:
+        return DeviceTable(error);
+      default:
+        return Geometry(error);
+    }
+  }
+  void DeviceTable(kvc_error* error) {
+    uint64_t address = 0;
+    if (table_ == 0) {
+      Sane(kvc_device_table_create(manager_, in_.Below(4), in_.Below(4), -1, in_.Below(16), &table_,
+                                   &address, error),
+           error);
+      return;
+    }
+    switch (in_.Below(4)) {
+      case 0: {
+        std::vector<kvc_table_delta> deltas(in_.Below(5));
+        for (kvc_table_delta& d : deltas) d = {in_.Below(4), in_.Below(4), in_.U8()};
+        Sane(kvc_device_table_update(manager_, table_, DeviceStream(),
+                                     static_cast<uint32_t>(deltas.size()), deltas.data(), error),
+             error);
+        return;
+      }
+      case 1: {
+        const uint32_t rows = in_.Below(4);
+        const std::vector<int32_t> entries(rows * 4, in_.U8());
+        Sane(kvc_device_table_write(manager_, table_, DeviceStream(), in_.Below(4), rows, 4,
+                                    entries.data(), error),
+             error);
+        return;
+      }
+      case 2: {
+        int32_t out[4];
+        Sane(kvc_host_table_read(manager_, table_, in_.Below(5), in_.Below(5), in_.Below(5), out,
+                                 error),
+             error);
+        return;
+      }
+      default:
+        if (Sane(kvc_device_table_destroy(manager_, table_, error), error) == KVC_OK) table_ = 0;
+    }
+  }
+  void Geometry(kvc_error* error) {
+    kvc_geometry_config config;
+    kvc_geometry_config_init(&config);
+    config.flags = in_.Below(8);
+    config.layout = in_.Below(3);
+    config.order = in_.Below(2);
+    config.tokens_per_block = 1u << in_.Below(9);
+    config.kernel_tokens = in_.OneIn(2) ? 0 : 1u << in_.Below(9);
+    if (in_.OneIn(8)) config.capacity_blocks = static_cast<uint32_t>(in_.Nasty());
+    if (in_.OneIn(8)) config.alignment = static_cast<uint32_t>(in_.Nasty());
+    const uint32_t count = in_.Below(5);
+    std::vector<kvc_buffer_spec> specs(count);
+    for (kvc_buffer_spec& s : specs) {
+      s = {in_.Below(2),
+           0,
+           in_.Below(8),
+           in_.Below(9),
+           1 + in_.Below(4),
+           8 * (1 + in_.Below(32)),
+           0,
+           0};
+      if (in_.OneIn(16)) s.heads = static_cast<uint32_t>(in_.Nasty());
+      if (in_.OneIn(16)) s.head_dim = static_cast<uint32_t>(in_.Nasty());
+      if (in_.OneIn(16)) s.scale_elements = static_cast<uint32_t>(in_.Nasty());
+    }
+    std::vector<kvc_buffer> buffers(count);
+    kvc_geometry geometry{};
+    if (Sane(kvc_geometry_compute(&config, count, specs.data(), buffers.data(), &geometry, error),
+             error) != KVC_OK) {
+      return;
+    }
+    kvc_tensor_view views[KVC_VIEW_TENSORS];
+    uint32_t written = 0;
+    Sane(kvc_geometry_view(&geometry, count, buffers.data(), in_.Below(3), in_.Below(10), views,
+                           &written, error),
+         error);
+    Require(written <= KVC_VIEW_TENSORS, "a view has too many tensors");
   }
   void Lifecycle() {
     kvc_error* error = MaybeError();
@@ -672,6 +814,8 @@ class Session {
   }
 
   Input& in_;
+  kvc_table_cookie cookies_[4] = {};
+  uint64_t table_ = 0;
   kvc_stream* stream_ = nullptr;
   kvc_manager* manager_ = nullptr;
   kvc_hash_form form_ = 0;

@@ -26,6 +26,7 @@
 #include "native/src/scope.h"
 #include "tests/native/abi_support.h"
 #include "tests/native/model.h"
+#include "tests/native/table_copies.h"
 
 namespace {
 
@@ -761,6 +762,18 @@ class Lockstep {
     }
   }
 
+  // After each operation deltas make the tables what whole ones are.
+  void CheckTables() {
+    std::vector<WantedTable> want;
+    for (const auto& s : model_.sequences()) {
+      want.push_back({s->id, s->suspended, {}});
+      if (s->suspended) continue;
+      for (const ModelPageRef& page : s->pages) want.back().pages.push_back(page->id);
+    }
+    const std::string wrong = tables_.Check(cache_.manager(), want);
+    if (!wrong.empty()) Fail(wrong);
+  }
+
   void CheckAll() {
     const std::string broken = cache_.Check();
     if (!broken.empty()) Fail("check: " + broken);
@@ -799,6 +812,7 @@ class Lockstep {
     }
     Equal("suspended sequences", got.suspended_sequences, suspended);
     Equal("kept pages", got.kept_pages, kept);
+    CheckTables();
 
     // The resident set, parents first.
     std::set<ModelKey> seen, announced;
@@ -840,6 +854,7 @@ class Lockstep {
   std::map<WireKey, std::pair<WireKey, const ModelKnown*>> known_;
   std::vector<uint64_t> stale_;
   std::set<uint64_t> ids_;  // of blocks
+  TableCopies tables_{setup_.cache.sequences, setup_.cache.pages};
 };
 
 // What the runs have met, so that a test which meets nothing fails.

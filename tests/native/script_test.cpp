@@ -19,13 +19,16 @@
 
 #include "kvcast/kvcast.h"
 #include "tests/native/abi_support.h"
+#include "tests/native/table_script.h"
 
 namespace {
 
 using kvcast::testing::Cache;
 using kvcast::testing::CacheOptions;
+using kvcast::testing::kTableColumns;
 using kvcast::testing::PromptOptions;
 using kvcast::testing::ScopeSpec;
+using kvcast::testing::TableScript;
 using kvcast::testing::WireKey;
 using kvcast::testing::WireMirror;
 
@@ -173,6 +176,11 @@ class Script {
     if (op.name == "fill") return Fill(op);
     if (op.name == "advance") return Advance(op);
     if (op.name == "drain") return Drain(op);
+    if (op.name == "dense") return Dense(op);
+    if (op.name == "indexed") return Indexed(op);
+    if (op.name == "delta") return Delta(op);
+    if (op.name == "upload") return Line(tables_.Upload(cache_->manager(), StreamId(op.Next())));
+    if (op.name == "device-rows") return Line(tables_.DeviceRows(cache_->manager()));
     if (op.name == "mirror") return Mirror();
     if (op.name == "stats") return Stats();
     if (op.name == "counters") return Counters();
@@ -200,6 +208,7 @@ class Script {
     ids_.clear();
     cache_ = std::make_unique<Cache>(options);
     mirror_ = std::make_unique<WireMirror>(options.form, options.block);
+    tables_ = {};
     return Line("ok");
   }
 
@@ -417,6 +426,36 @@ class Script {
     return Line(std::to_string(n));
   }
 
+  static kvc_table_format Format(Operation& op) {
+    kvc_table_format format;
+    kvc_table_format_init(&format);
+    format.index_scale = static_cast<uint32_t>(op.Count("scale", 1));
+    format.index_offset = static_cast<uint32_t>(op.Count("offset", 0));
+    format.expansion = static_cast<uint32_t>(op.Count("expansion", 1));
+    return format;
+  }
+  std::string Dense(Operation& op) {
+    const kvc_table_item item{Sequence(op.Next()).id, 0, static_cast<uint32_t>(op.Count("new", 0))};
+    const auto columns = static_cast<uint32_t>(op.Count("columns", kTableColumns));
+    return Line(TableScript::Dense(cache_->manager(), Format(op), item, columns));
+  }
+  std::string Indexed(Operation& op) {
+    const auto more = static_cast<uint32_t>(op.Count("new", 0));
+    const kvc_table_format format = Format(op);
+    std::vector<kvc_table_item> items;
+    do {
+      items.push_back({Sequence(op.Next()).id, 0, more});
+    } while (op.more());
+    return Line(TableScript::Indexed(cache_->manager(), format, items));
+  }
+  std::string Delta(Operation& op) {
+    const auto row = static_cast<uint32_t>(Number(op.Next()));
+    const std::string name = op.Next();
+    const uint64_t id = name == "-" ? 0 : Sequence(name).id;
+    const auto room = static_cast<uint32_t>(op.Count("room", kTableColumns));
+    return Line(tables_.Delta(cache_->manager(), Format(op), row, id, room));
+  }
+
   std::string NewStream(Operation& op) {
     uint64_t id = 0;
     const kvc_status status = kvc_device_stream_create(cache_->manager(), &id, nullptr);
@@ -608,6 +647,7 @@ class Script {
 
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<WireMirror> mirror_;
+  TableScript tables_;
   std::map<WireKey, std::string> names_;  // of every block that was ever stored
   std::map<uint64_t, std::string> ids_;   // of blocks that `where` has met
   std::map<std::string, Named> sequences_;

@@ -975,6 +975,128 @@ KVC_API kvc_status kvc_geometry_view(const kvc_geometry* geometry, uint32_t coun
                                      kvc_tensor_view views[KVC_VIEW_TENSORS], uint32_t* written,
                                      kvc_error* error) KVC_NOEXCEPT;
 
+/* ------------------------------------------------------------ block tables */
+
+/* The pages of sequences as attention kernels want them named, into memory of
+ * the caller. The calls share the manager's lock with each other and with
+ * probes, let writers pass in between, allocate nothing and change nothing that
+ * a scheduler sees. A page of a sequence stays where a table says until a call
+ * on that sequence reports otherwise. */
+
+/* Kernel block i of page p becomes (p * index_scale + index_offset) * expansion + i:
+ * see kvc_tensor_view. */
+typedef struct kvc_table_format {
+  uint32_t index_scale; /* at least 1; default 1 */
+  uint32_t index_offset;
+  uint32_t expansion; /* entries per page, a divisor of tokens_per_block; default 1 */
+  int32_t absent;     /* what stands where there is no page; default -1 */
+} kvc_table_format;
+
+KVC_API void kvc_table_format_init(kvc_table_format* format) KVC_NOEXCEPT;
+
+typedef struct kvc_table_item {
+  uint64_t sequence;
+  uint32_t group;      /* 0 */
+  uint32_t new_tokens; /* that this step computes, behind the committed ones */
+} kvc_table_item;
+
+typedef struct kvc_table_result {
+  kvc_status status;
+  uint32_t entries;   /* dense: of the whole sequence, perhaps more than columns; indexed: of its
+                         kv_tokens; delta: triples, perhaps more than there was room for */
+  uint64_t kv_tokens; /* committed, and new_tokens */
+} kvc_table_result;
+
+/* Row i = table + i * row_stride gets all entries of items[i]'s sequence, as far
+ * as `columns` go, and `absent` up to there; lengths[i] (or NULL) its kv_tokens:
+ * block_table and seqlens of FlashAttention and vLLM. The row of an item that
+ * fails is `absent`, its length 0. format NULL = the defaults. Per item:
+ * STALE_HANDLE, BAD_STATE (new_tokens exceed the capacity; suspended),
+ * INVALID_ARGUMENT (the group; fewer columns than kv_tokens take). */
+KVC_API kvc_status kvc_tables_dense(kvc_manager* manager, const kvc_table_format* format,
+                                    uint32_t count, const kvc_table_item* items, uint32_t columns,
+                                    uint64_t row_stride, int32_t* table, int32_t* lengths,
+                                    kvc_table_result* results, kvc_error* error) KVC_NOEXCEPT;
+
+/* The entries of the items' kv_tokens one behind the other: those of items[i] are
+ * indices[indptr[i]..indptr[i + 1]), and the last of them holds last_page_len[i]
+ * tokens: kv_indptr, kv_indices and kv_last_page_len of FlashInfer. indptr has
+ * count + 1 entries. An item that fails, as above, has none. *needed is the number
+ * of entries also when `capacity` is less (then KVC_INVALID_ARGUMENT, and what
+ * the arrays hold is undefined). */
+KVC_API kvc_status kvc_tables_indexed(kvc_manager* manager, const kvc_table_format* format,
+                                      uint32_t count, const kvc_table_item* items,
+                                      uint64_t capacity, int32_t* indptr, int32_t* indices,
+                                      int32_t* last_page_len, uint64_t* needed,
+                                      kvc_table_result* results, kvc_error* error) KVC_NOEXCEPT;
+
+/* What a row of the caller's table holds. Zero: nothing, all entries absent. It
+ * belongs to the row, not to a sequence: with another sequence than before, the
+ * delta replaces one by the other. Kept by the caller, written by
+ * kvc_tables_delta; a row keeps to one format. */
+typedef struct kvc_table_cookie {
+  uint64_t sequence;
+  uint32_t version;
+  uint32_t pages;
+} kvc_table_cookie;
+
+typedef struct kvc_table_delta_item {
+  uint64_t sequence; /* 0 = none: empties the row */
+  uint32_t group;    /* 0 */
+  uint32_t row;
+} kvc_table_delta_item;
+
+typedef struct kvc_table_delta {
+  uint32_t row;
+  uint32_t column;
+  int32_t value;
+} kvc_table_delta;
+
+/* Appends to deltas[0..capacity) what makes the row of cookies[i] the table of
+ * items[i]'s sequence: all of it for a row that held none or another, else what has
+ * been appended, taken away or replaced (one range of all that was replaced since the
+ * newest delta of the sequence; a row that is older than that gets everything). The
+ * row of a suspended sequence is empty.
+ * *written is their number. Each row once in a call. Per item: STALE_HANDLE (the
+ * row is emptied), NOT_NOW (no room left for the item; entries says how much it
+ * takes, its cookie stands as it was: repeat it with room), INVALID_ARGUMENT
+ * (the group; more entries than columns). */
+KVC_API kvc_status kvc_tables_delta(kvc_manager* manager, const kvc_table_format* format,
+                                    uint32_t count, const kvc_table_delta_item* items,
+                                    uint32_t columns, kvc_table_cookie* cookies, uint32_t capacity,
+                                    kvc_table_delta* deltas, uint32_t* written,
+                                    kvc_table_result* results, kvc_error* error) KVC_NOEXCEPT;
+
+/* A table in the memory of the manager's device: int32[rows][columns], filled with
+ * `absent`. Uploads are staged in `staging` int32s of host memory (3 for a triple, a
+ * row's columns for a row) until the device has executed them; everything is
+ * allocated here. *address is where kernels find it. Ids are never reused; at most
+ * 256 tables at once. INVALID_ARGUMENT, NOT_NOW (256 are open), OUT_OF_MEMORY. */
+KVC_API kvc_status kvc_device_table_create(kvc_manager* manager, uint32_t rows, uint32_t columns,
+                                           int32_t absent, uint32_t staging, uint64_t* table,
+                                           uint64_t* address, kvc_error* error) KVC_NOEXCEPT;
+/* KVC_BUSY while uploads have not been executed. */
+KVC_API kvc_status kvc_device_table_destroy(kvc_manager* manager, uint64_t table,
+                                            kvc_error* error) KVC_NOEXCEPT;
+/* Queues the triples, or whole rows from first_row on (row_stride int32s apart), on a
+ * device stream (0 = the host: at once), in order with its kernels. The arrays may be
+ * reused when the call returns. All or nothing: INVALID_ARGUMENT (an entry outside the
+ * table), STALE_HANDLE, NOT_NOW (staging is full; retry after fences have been
+ * reached), and more than staging can ever hold is NEVER_FITS. */
+KVC_API kvc_status kvc_device_table_update(kvc_manager* manager, uint64_t table,
+                                           uint64_t device_stream, uint32_t count,
+                                           const kvc_table_delta* deltas,
+                                           kvc_error* error) KVC_NOEXCEPT;
+KVC_API kvc_status kvc_device_table_write(kvc_manager* manager, uint64_t table,
+                                          uint64_t device_stream, uint32_t first_row,
+                                          uint32_t row_count, uint64_t row_stride,
+                                          const int32_t* entries, kvc_error* error) KVC_NOEXCEPT;
+/* Reads `count` entries of a row from `column` on, without ordering against queued
+ * work. Host device only. */
+KVC_API kvc_status kvc_host_table_read(kvc_manager* manager, uint64_t table, uint32_t row,
+                                       uint32_t column, uint32_t count, int32_t* out,
+                                       kvc_error* error) KVC_NOEXCEPT;
+
 #if defined(__cplusplus)
 }
 #endif

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The manager's hand in tables that live on the device: streams are looked up
+// under the shared lock, so that none is closed while an upload is queued on it.
+#include <mutex>
+#include <shared_mutex>
+
+#include "native/src/manager.h"
+
+namespace kvcast {
+
+uint64_t Manager::OpenDeviceTable(uint32_t rows, uint32_t columns, int32_t absent, uint32_t staging,
+                                  uint64_t* address) {
+  return device_.OpenTable(rows, columns, absent, staging, address);
+}
+
+void Manager::CloseDeviceTable(uint64_t table) { device_.CloseTable(table); }
+
+void Manager::UpdateDeviceTable(uint64_t table, uint64_t device_stream, uint32_t count,
+                                const kvc_table_delta* deltas) {
+  std::shared_lock<WriterFirstMutex> lock(mutex_);
+  device_.UpdateTable(SlotOf(device_stream), table, count, deltas);
+}
+
+void Manager::WriteDeviceTable(uint64_t table, uint64_t device_stream, const TableRows& rows) {
+  std::shared_lock<WriterFirstMutex> lock(mutex_);
+  device_.WriteTable(SlotOf(device_stream), table, rows);
+}
+
+void Manager::ReadDeviceTable(uint64_t table, uint32_t row, uint32_t column, uint32_t count,
+                              int32_t* out) {
+  device_.ReadTable(table, row, column, count, out);
+}
+
+}  // namespace kvcast
