@@ -73,6 +73,56 @@ func (m *Manager) DestroyDeviceStream(stream DeviceStream) error {
 	return nil
 }
 
+// NewStepStream makes a stream whose fences are steps, for engines that know of
+// their kernels no more than that a step has been completed. Nothing can be
+// queued on it, and it cannot be made to wait: the engine waits itself for the
+// fences it is told. DestroyDeviceStream ends it; ErrBusy as long as a step is
+// not done.
+func (m *Manager) NewStepStream() (DeviceStream, error) {
+	const op = "new step stream"
+	if err := m.enter(op); err != nil {
+		return 0, err
+	}
+	defer m.leave()
+	var e cgo.Error
+	id, s := m.raw.StepStreamCreate(&e)
+	if s != cgo.OK {
+		return 0, callError(op, s, &e)
+	}
+	return DeviceStream(id), nil
+}
+
+// BeginStep makes the stream's fences those of this step, counted from 1, from
+// now on: call it before the step's calls. Steps never go back. Stream 0: all
+// step streams that are not beyond this step.
+func (m *Manager) BeginStep(stream DeviceStream, step uint64) error {
+	const op = "begin step"
+	if err := m.enter(op); err != nil {
+		return err
+	}
+	defer m.leave()
+	var e cgo.Error
+	if s := m.raw.StepBegin(uint64(stream), step, &e); s != cgo.OK {
+		return callError(op, s, &e)
+	}
+	return nil
+}
+
+// StepDone says that all kernels of this step and those before it have been
+// executed. Stream 0: all step streams, up to what each of them has begun.
+func (m *Manager) StepDone(stream DeviceStream, step uint64) error {
+	const op = "step done"
+	if err := m.enter(op); err != nil {
+		return err
+	}
+	defer m.leave()
+	var e cgo.Error
+	if s := m.raw.StepDone(uint64(stream), step, &e); s != cgo.OK {
+		return callError(op, s, &e)
+	}
+	return nil
+}
+
 // FencesReached sets done[i] to whether fences[i] has been reached. done must
 // be at least as long as fences.
 func (m *Manager) FencesReached(fences []Fence, done []bool) error {

@@ -152,6 +152,8 @@ var (
 
 	opResidency = newOp("residency")
 	opCancel    = newOp("cancel")
+	opHold      = newOp("release held")
+	opEndHold   = newOp("release hold")
 	opSuspend   = newOp("suspend")
 	opResume    = newOp("resume")
 	opTruncate  = newOp("truncate")

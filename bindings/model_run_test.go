@@ -240,21 +240,26 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 		ids:     map[bindings.BlockID]bool{},
 		steps:   steps,
 	}
-	for range rapid.SampledFrom([]int{0, 1, 2, 3, 3}).Draw(t, "device streams") {
-		l.newDeviceStream()
+	for i := range rapid.SampledFrom([]int{0, 1, 2, 3, 3, 4}).Draw(t, "device streams") {
+		l.newDeviceStream(i == 2)
 	}
 	return l
 }
 
-func (l *lockstep) newDeviceStream() {
-	id, err := l.manager.NewDeviceStream()
+func (l *lockstep) newDeviceStream(steps bool) {
+	id, err := bindings.DeviceStream(0), error(nil)
+	if steps {
+		id, err = l.manager.NewStepStream()
+	} else {
+		id, err = l.manager.NewDeviceStream()
+	}
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	if l.m.streams[id] != nil {
 		l.t.Fatalf("device stream id %d used twice", id)
 	}
-	l.m.streams[id] = &mStream{open: true}
+	l.m.streams[id] = &mStream{open: true, steps: steps}
 	l.m.order = append(l.m.order, id)
 }
 
@@ -318,8 +323,25 @@ func (l *lockstep) waits(what string, got []bindings.Fence, want []mFence) {
 
 // pageTokens writes the marker of a block or scribbles on a private page.
 func (l *lockstep) hostFill(s *mSequence, page *mPage, value uint64) {
-	l.same("host fill", l.manager.HostFill(s.stream, []bindings.Fill{{Page: page.id, Value: value}}), nil)
-	l.m.fill(s.stream)
+	stream := s.stream
+	if l.countsSteps(stream) {
+		stream = 0 // whoever counts steps has its kernels elsewhere: here they run at once
+	}
+	l.same("host fill", l.manager.HostFill(stream, []bindings.Fill{{Page: page.id, Value: value}}), nil)
+	l.m.fill(stream)
+}
+
+// streamWait lets a sequence's stream wait, if that is the device's business.
+func (l *lockstep) streamWait(s *mSequence, got []bindings.Fence, want []mFence) {
+	if s.stream == 0 || l.countsSteps(s.stream) {
+		return
+	}
+	l.same("stream wait", l.manager.StreamWait(s.stream, got), nil)
+	l.m.streamWait(s.stream, want)
+}
+
+func (l *lockstep) countsSteps(stream bindings.DeviceStream) bool {
+	return stream != 0 && l.m.streams[stream].steps
 }
 
 func marker(key event.Digest) uint64 { return binary.BigEndian.Uint64(key[8:]) }
@@ -415,10 +437,7 @@ func (l *lockstep) create(t *rapid.T) {
 		l.equal("matched tokens", out[i].MatchedTokens, matched)
 		// The model's device has not changed since the first prompt's turn.
 		l.waits("create", out[i].Waits, waits)
-		if s.stream != 0 {
-			l.same("stream wait", l.manager.StreamWait(s.stream, out[i].Waits), nil)
-			l.m.streamWait(s.stream, waits)
-		}
+		l.streamWait(s, out[i].Waits, waits)
 		l.sequence(s)
 	}
 }
@@ -547,10 +566,16 @@ func (l *lockstep) commit(t *rapid.T) {
 	if rapid.IntRange(0, 30).Draw(t, "too many") == 30 {
 		n = room + 1
 	}
-	l.commitTokens(s, rapid.SliceOfN(rapid.Uint32Range(0, 1), n, n).Draw(t, "tokens"))
+	var filled *mFence
+	stream := rapid.SampledFrom(l.openStreams()).Draw(t, "filled by")
+	if l.countsSteps(stream) && rapid.Bool().Draw(t, "from outside") {
+		step := rapid.IntRange(0, l.m.streams[stream].submitted).Draw(t, "step")
+		filled = &mFence{stream, step}
+	}
+	l.commitTokens(s, rapid.SliceOfN(rapid.Uint32Range(0, 1), n, n).Draw(t, "tokens"), filled)
 }
 
-func (l *lockstep) commitTokens(s *mSequence, tokens []uint32) {
+func (l *lockstep) commitTokens(s *mSequence, tokens []uint32, filled *mFence) {
 	l.worked()
 	// The fake engine computes the blocks that become full: their pages get a
 	// mark that follows from the key.
@@ -565,9 +590,13 @@ func (l *lockstep) commitTokens(s *mSequence, tokens []uint32) {
 		}
 	}
 	out := make([]bindings.CommitResult, 1)
-	l.same("commit", l.manager.Commit([]bindings.CommitItem{{Sequence: s.id, Tokens: tokens}}, out), nil)
+	item := bindings.CommitItem{Sequence: s.id, Tokens: tokens}
+	if filled != nil {
+		item.Filled = &bindings.Fence{Stream: filled.stream, Position: uint64(filled.position)}
+	}
+	l.same("commit", l.manager.Commit([]bindings.CommitItem{item}, out), nil)
 	r := out[0]
-	want := l.m.commit(s, tokens)
+	want := l.m.commit(s, tokens, filled)
 	l.same("commit", r.Err, want.err)
 	l.equal("first changed block", r.FirstChangedBlock, want.firstChanged)
 	l.equal("stored blocks", r.StoredBlocks, want.stored)
@@ -576,10 +605,7 @@ func (l *lockstep) commitTokens(s *mSequence, tokens []uint32) {
 		l.equal("committed tokens", r.CommittedTokens, s.committed)
 	}
 	l.waits("commit", r.Waits, want.waits)
-	if s.stream != 0 {
-		l.same("stream wait", l.manager.StreamWait(s.stream, r.Waits), nil)
-		l.m.streamWait(s.stream, want.waits)
-	}
+	l.streamWait(s, r.Waits, want.waits)
 	l.mirror.learn(l.m)
 	l.sequence(s)
 }
@@ -587,7 +613,7 @@ func (l *lockstep) commitTokens(s *mSequence, tokens []uint32) {
 // request is what an engine does all day: create, grow, commit the rest, and
 // sometimes release.
 func (l *lockstep) request(t *rapid.T) {
-	if len(l.m.sequences) >= l.m.maxSequences {
+	if l.m.full() {
 		return
 	}
 	scope, tokens := l.drawPrompt(t)
@@ -604,13 +630,10 @@ func (l *lockstep) request(t *rapid.T) {
 	l.same("create", out[0].Err, nil)
 	s.id = out[0].Sequence.ID()
 	l.waits("create", out[0].Waits, waits)
-	if stream != 0 {
-		l.same("stream wait", l.manager.StreamWait(stream, out[0].Waits), nil)
-		l.m.streamWait(stream, waits)
-	}
+	l.streamWait(s, out[0].Waits, waits)
 	l.sequence(s)
 	if l.growTo(s, len(tokens)) {
-		l.commitTokens(s, tokens[s.committed:])
+		l.commitTokens(s, tokens[s.committed:], nil)
 	}
 	if rapid.Bool().Draw(t, "release") {
 		l.releaseAll([]*mSequence{s}, false)
@@ -679,6 +702,66 @@ func (l *lockstep) cancel(t *rapid.T) {
 	l.m.release(s, true, false)
 }
 
+func (l *lockstep) hold(t *rapid.T) {
+	s := l.pick(t)
+	if s == nil || rapid.Bool().Draw(t, "rather not") {
+		return
+	}
+	l.worked()
+	item := bindings.HoldItem{Sequence: s.id, Count: rapid.IntRange(1, 3).Draw(t, "count"),
+		Cancel: rapid.Bool().Draw(t, "cancel")}
+	out := make([]bindings.HoldResult, 1)
+	l.same("hold", l.manager.ReleaseHeld([]bindings.HoldItem{item}, out), nil)
+	err := l.m.releaseHeld(s, item.Count, item.Cancel, out[0].Hold)
+	l.same("hold", out[0].Err, err)
+	if err == nil {
+		l.stale = append(l.stale, s.id)
+	}
+}
+
+func (l *lockstep) endHold(t *rapid.T) {
+	if len(l.m.holds) == 0 {
+		return
+	}
+	l.worked()
+	h := rapid.SampledFrom(l.m.holds).Draw(t, "hold")
+	times := rapid.IntRange(1, h.count+1).Draw(t, "times")
+	holds, errs := make([]bindings.HoldID, times), make([]error, times)
+	for i := range holds {
+		holds[i] = h.id
+	}
+	l.same("end hold", l.manager.ReleaseHolds(holds, errs), nil)
+	for _, err := range errs {
+		if h.count == 0 {
+			l.same("end hold", err, bindings.ErrStaleHandle)
+			continue
+		}
+		l.same("end hold", err, nil)
+		l.m.releaseHold(h)
+	}
+}
+
+// step begins the next step of a step stream, or ends one.
+func (l *lockstep) step(t *rapid.T) {
+	stream := rapid.SampledFrom(l.openStreams()).Draw(t, "stream")
+	if !l.countsSteps(stream) {
+		return
+	}
+	l.worked()
+	s := l.m.streams[stream]
+	if rapid.Bool().Draw(t, "begin") {
+		step := s.submitted + rapid.IntRange(1, 2).Draw(t, "steps")
+		l.same("begin step", l.manager.BeginStep(stream, uint64(step)), nil)
+		s.submitted = step
+		l.same("begin an older step", l.manager.BeginStep(stream, uint64(step-1)), bindings.ErrInvalidArgument)
+		return
+	}
+	step := rapid.IntRange(0, s.submitted).Draw(t, "step")
+	l.same("step done", l.manager.StepDone(stream, uint64(step)), nil)
+	l.m.endStep(stream, step)
+	l.same("step done too early", l.manager.StepDone(stream, uint64(s.submitted+1)), bindings.ErrInvalidArgument)
+}
+
 func (l *lockstep) suspend(t *rapid.T) {
 	s := l.pick(t)
 	if s == nil {
@@ -713,10 +796,7 @@ func (l *lockstep) resume(t *rapid.T) {
 		l.equal("surviving tokens", out[0].CommittedTokens, s.committed)
 		l.equal("lost tokens", out[0].LostTokens, want.lost)
 		l.waits("resume", out[0].Waits, want.waits)
-		if s.stream != 0 {
-			l.same("stream wait", l.manager.StreamWait(s.stream, out[0].Waits), nil)
-			l.m.streamWait(s.stream, want.waits)
-		}
+		l.streamWait(s, out[0].Waits, want.waits)
 	}
 	l.sequence(s)
 }
@@ -866,15 +946,20 @@ func (l *lockstep) turnOver(t *rapid.T) {
 	open := l.openStreams()
 	id := rapid.SampledFrom(open).Draw(t, "device stream")
 	inUse := slices.ContainsFunc(l.m.sequences, func(s *mSequence) bool { return s.stream == id })
+	inUse = inUse || slices.ContainsFunc(l.m.holds, func(h *mHold) bool { return h.sequence.stream == id })
 	if id == 0 || inUse {
 		return
 	}
 	l.worked()
+	if s := l.m.streams[id]; s.steps && s.executed != s.submitted {
+		l.same("destroy a stream whose step is not done", l.manager.DestroyDeviceStream(id), bindings.ErrBusy)
+		return
+	}
 	l.same("destroy device stream", l.manager.DestroyDeviceStream(id), nil)
 	l.m.streams[id].open = false
 	_, err := l.manager.HostAdvance(id, 1)
 	l.same("advance a destroyed stream", err, bindings.ErrStaleHandle)
-	l.newDeviceStream()
+	l.newDeviceStream(l.m.streams[id].steps)
 }
 
 // drain takes one batch into the mirror; false when there is nothing now.
@@ -941,6 +1026,12 @@ func (l *lockstep) quiet() {
 // settle lets the device finish: then each page holds what belongs there.
 func (l *lockstep) settle() {
 	l.worked()
+	l.same("all steps done", l.manager.StepDone(0, 1<<62), nil)
+	for _, id := range l.m.order {
+		if l.m.streams[id].steps {
+			l.m.endStep(id, 1<<62)
+		}
+	}
 	l.advanceAll()
 	word := make([]byte, 8)
 	for _, b := range l.m.resident {
@@ -983,10 +1074,14 @@ func (l *lockstep) check(*rapid.T) {
 		RefusedGate:        l.m.refusedGate,
 		ReclaimedPages:     l.m.reclaimed,
 		CancelledSequences: l.m.cancelled,
+		Holds:              uint64(len(l.m.holds)),
 		MetadataBytes:      got.MetadataBytes,
 		Prefault:           got.Prefault,
 	}
 	l.tables.check(l)
+	for _, h := range l.m.holds {
+		want.HeldPages += uint64(len(h.sequence.pages))
+	}
 	for _, s := range l.m.sequences {
 		if s.suspended {
 			want.SuspendedSequences++
@@ -1043,6 +1138,13 @@ func (l *lockstep) finish() {
 		l.same("close with open sequences", l.manager.Close(), bindings.ErrBusy)
 		l.releaseAll(slices.Clone(l.m.sequences), false)
 	}
+	for len(l.m.holds) > 0 {
+		l.same("close with holds", l.manager.Close(), bindings.ErrBusy)
+		errs := make([]error, 1)
+		l.same("end hold", l.manager.ReleaseHolds([]bindings.HoldID{l.m.holds[0].id}, errs), nil)
+		l.same("end hold", errs[0], nil)
+		l.m.releaseHold(l.m.holds[0])
+	}
 	l.check(nil)
 	l.settle()
 	l.check(nil)
@@ -1069,6 +1171,11 @@ func (l *lockstep) abandon() {
 	errs := make([]error, 1)
 	for _, s := range l.m.sequences {
 		_ = l.manager.Release([]bindings.SequenceID{s.id}, errs)
+	}
+	for _, h := range l.m.holds {
+		for range h.count {
+			_ = l.manager.ReleaseHolds([]bindings.HoldID{h.id}, errs)
+		}
 	}
 	_ = l.manager.Close()
 	_ = l.stream.Close()
@@ -1128,6 +1235,10 @@ func runModel(steps *int) func(*rapid.T) {
 			"retain":       with(l.retain),
 			"retain more":  with(l.retain),
 			"expire":       with(l.expire),
+			"step":         with(l.step),
+			"another step": with(l.step),
+			"hold":         with(l.hold),
+			"end hold":     with(l.endHold),
 			"stale":        with(l.useStale),
 			"reset":        with(l.reset),
 			"advance":      with(l.advance),

@@ -90,6 +90,15 @@ type mStream struct {
 	submitted int
 	executed  int
 	open      bool
+	steps     bool // operations are steps, ended by the host
+}
+
+// mHold is a released sequence whose pages are held.
+type mHold struct {
+	id       bindings.HoldID
+	sequence *mSequence
+	count    int
+	cancel   bool
 }
 
 // mKnown is what the model remembers of every block that ever existed, to
@@ -118,6 +127,7 @@ type model struct {
 	quarantine []*mPage // in the order in which they were given up
 	free       int
 	sequences  []*mSequence
+	holds      []*mHold
 	owner      map[uint32]*mPage // pages in use, by id
 	epoch      int
 
@@ -291,6 +301,13 @@ func (m *model) advanceAll() int {
 }
 
 // --------------------------------------------------------------------- pages
+
+// endStep ends the steps of a stream up to one.
+func (m *model) endStep(stream bindings.DeviceStream, step int) {
+	s := m.streams[stream]
+	s.executed = max(s.executed, min(step, s.submitted))
+	m.passWaits()
+}
 
 // poll frees quarantined pages whose fences have been reached.
 func (m *model) poll() {
@@ -500,6 +517,8 @@ func (m *model) gateOpen() bool {
 	return true
 }
 
+func (m *model) full() bool { return len(m.sequences)+len(m.holds) >= m.maxSequences }
+
 // take lets a sequence hold what was found for it.
 func (m *model) take(s *mSequence, found []*mBlock) {
 	s.blocks = found
@@ -513,7 +532,7 @@ func (m *model) take(s *mSequence, found []*mBlock) {
 // create opens a sequence (without its id) and says what was matched and what
 // to wait for; nil when too many are open or the gate is closed.
 func (m *model) create(scope *mScope, p bindings.Prompt) (*mSequence, int, []mFence) {
-	if len(m.sequences) >= m.maxSequences {
+	if m.full() {
 		return nil, 0, nil
 	}
 	if !p.Suspended && !m.gateOpen() {
@@ -717,15 +736,21 @@ type mCommit struct {
 	waits                []mFence
 }
 
-func (m *model) commit(s *mSequence, tokens []uint32) mCommit {
+// commit appends tokens; with a fence the pages were filled from outside.
+func (m *model) commit(s *mSequence, tokens []uint32, filled *mFence) mCommit {
 	r := mCommit{firstChanged: -1}
 	if s.suspended || s.committed+len(tokens) > len(s.pages)*m.blockSize {
 		r.err = bindings.ErrBadState
 		return r
 	}
 	s.tokens = append(s.tokens, tokens...)
-	first := s.committed / m.blockSize
+	first, inTail := s.committed/m.blockSize, s.committed%m.blockSize != 0
 	s.committed += len(tokens)
+	if filled != nil && len(tokens) > 0 && !m.reached(*filled) {
+		for i := first; i*m.blockSize < s.committed; i++ {
+			s.pages[i].ready = append(s.pages[i].ready, *filled)
+		}
+	}
 	if s.epoch != m.epoch {
 		return r // detached by a reset
 	}
@@ -759,7 +784,9 @@ func (m *model) commit(s *mSequence, tokens []uint32) mCommit {
 		b := &mBlock{key: key, parent: parent, scope: s.scope, page: s.pages[i], id: bindings.NoBlock,
 			own: bindings.DefaultPriority, listed: bindings.DefaultPriority}
 		b.page.block = b
-		b.page.ready = m.record(s.stream)
+		if filled == nil || i == first && inTail {
+			b.page.ready = append(b.page.ready, m.record(s.stream)...)
+		}
 		if parent != nil {
 			parent.children++
 		}
@@ -808,6 +835,28 @@ func (m *model) release(s *mSequence, cancel, ended bool) {
 	if cancel {
 		m.cancelled++
 	}
+}
+
+// releaseHeld turns a sequence into a hold.
+func (m *model) releaseHeld(s *mSequence, count int, cancel bool, id bindings.HoldID) error {
+	if s.suspended {
+		return bindings.ErrBadState
+	}
+	i := slices.Index(m.sequences, s)
+	m.sequences = slices.Delete(m.sequences, i, i+1)
+	m.holds = append(m.holds, &mHold{id, s, count, cancel})
+	return nil
+}
+
+// releaseHold counts down; at 0 follows the release.
+func (m *model) releaseHold(h *mHold) {
+	if h.count--; h.count > 0 {
+		return
+	}
+	i := slices.Index(m.holds, h)
+	m.holds = slices.Delete(m.holds, i, i+1)
+	m.sequences = append(m.sequences, h.sequence)
+	m.release(h.sequence, h.cancel, false)
 }
 
 // keepers are the suspended sequences with pages, the latest first.
@@ -956,6 +1005,11 @@ func (m *model) roots() int {
 	for _, s := range m.sequences {
 		if s.epoch == m.epoch {
 			scopes[s.scope.root] = true
+		}
+	}
+	for _, h := range m.holds {
+		if h.sequence.epoch == m.epoch {
+			scopes[h.sequence.scope.root] = true
 		}
 	}
 	return len(scopes)

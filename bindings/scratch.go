@@ -41,6 +41,8 @@ type scratch struct {
 
 	residency []cgo.BlockResidency
 
+	hold      []cgo.HoldItem
+	held      []cgo.HoldResult
 	suspend   []cgo.SuspendItem
 	resumed   []cgo.ResumeResult
 	truncate  []cgo.TruncateItem

@@ -187,6 +187,12 @@ type script struct {
 	streams   []scriptStream
 	open      []bindings.SequenceID
 	tables    tableScript
+	holds     map[string]*scriptHold
+}
+
+type scriptHold struct {
+	id   bindings.HoldID
+	left int
 }
 
 type scriptStream struct {
@@ -201,6 +207,11 @@ func (s *script) end() {
 	}
 	errs := make([]error, len(s.open))
 	_ = s.manager.Release(s.open, errs)
+	for _, h := range s.holds {
+		for ; h.left > 0; h.left-- {
+			_ = s.manager.ReleaseHolds([]bindings.HoldID{h.id}, make([]error, 1))
+		}
+	}
 	_ = s.manager.Close()
 	_ = s.stream.Close()
 	*s = script{}
@@ -276,6 +287,36 @@ func (s *script) dispatch(o *operation) string {
 			return outcome(err) + "\n"
 		}
 		return outcome(errs[0]) + "\n"
+	case "hold":
+		name := o.next()
+		item := bindings.HoldItem{Sequence: s.sequence(name).id, Count: number(o.next()),
+			Cancel: o.count("cancel", 0) != 0}
+		out := make([]bindings.HoldResult, 1)
+		if err := s.manager.ReleaseHeld([]bindings.HoldItem{item}, out); err != nil {
+			return outcome(err) + "\n"
+		}
+		if out[0].Err == nil {
+			s.holds[name] = &scriptHold{out[0].Hold, item.Count}
+		}
+		return outcome(out[0].Err) + "\n"
+	case "end-hold":
+		h := s.holds[o.next()]
+		errs := make([]error, 1)
+		if err := s.manager.ReleaseHolds([]bindings.HoldID{h.id}, errs); err != nil {
+			return outcome(err) + "\n"
+		}
+		h.left--
+		return outcome(errs[0]) + "\n"
+	case "step", "step-done":
+		id := bindings.DeviceStream(0)
+		if name := o.next(); name != "all" {
+			id = s.deviceStream(name)
+		}
+		call := s.manager.BeginStep
+		if o.name == "step-done" {
+			call = s.manager.StepDone
+		}
+		return outcome(call(id, unsigned(o.next()))) + "\n"
 	case "resume":
 		return s.resume(o) + "\n"
 	case "truncate":
@@ -330,8 +371,12 @@ func (s *script) dispatch(o *operation) string {
 	case "close":
 		return outcome(s.manager.Close()) + "\n"
 	case "stream":
-		id, err := s.manager.NewDeviceStream()
 		name := o.next()
+		create := s.manager.NewDeviceStream
+		if o.count("steps", 0) != 0 {
+			create = s.manager.NewStepStream
+		}
+		id, err := create()
 		if err == nil {
 			s.streams = append(s.streams, scriptStream{name, id})
 		}
@@ -424,6 +469,7 @@ func (s *script) openCache(o *operation) string {
 		ids:       map[bindings.BlockID]string{bindings.NoBlock: "root"},
 		sequences: map[string]*scriptSequence{},
 		tables:    newTableScript(),
+		holds:     map[string]*scriptHold{},
 	}
 	return "ok"
 }
@@ -607,7 +653,11 @@ func (s *script) where(o *operation) string {
 func (s *script) commit(o *operation) string {
 	q := s.sequence(o.next())
 	var out [1]bindings.CommitResult
-	err := s.manager.Commit([]bindings.CommitItem{{Sequence: q.id, Tokens: tokenList(o.next())}}, out[:])
+	item := bindings.CommitItem{Sequence: q.id, Tokens: tokenList(o.next())}
+	if filled := o.take("filled", ""); filled != "" {
+		item.Filled = &bindings.Fence{Stream: s.deviceStream(filled), Position: unsigned(o.take("at", "0"))}
+	}
+	err := s.manager.Commit([]bindings.CommitItem{item}, out[:])
 	if err != nil {
 		return outcome(err)
 	}
@@ -857,6 +907,9 @@ func (s *script) stats() string {
 		n.LivePages, n.CachedPages, n.FreePages, n.QuarantinedPages, n.Blocks, n.Roots, n.Sequences)
 	if n.SuspendedSequences != 0 {
 		text += fmt.Sprintf(", suspended %d, kept %d", n.SuspendedSequences, n.KeptPages)
+	}
+	if n.Holds != 0 {
+		text += fmt.Sprintf(", holds %d, held %d", n.Holds, n.HeldPages)
 	}
 	return text
 }

@@ -105,6 +105,10 @@ type CommitItem struct {
 	Sequence SequenceID
 	// Tokens are read during the call only.
 	Tokens []uint32
+	// Filled, if not nil: the pages were filled from outside, by a transfer say,
+	// and are ready at this fence, not where the sequence's device stream
+	// stands. A fence of stream 0: they are ready now.
+	Filled *Fence
 }
 
 // CommitResult is what became of one CommitItem.
@@ -270,6 +274,10 @@ func (m *Manager) Commit(items []CommitItem, out []CommitResult) error {
 			Sequence:    uint64(items[i].Sequence),
 			TokenOffset: uint64(len(sc.tokens)),
 			TokenCount:  uint64(len(items[i].Tokens)),
+		}
+		if f := items[i].Filled; f != nil {
+			sc.commit[i].Flags = cgo.CommitFence
+			sc.commit[i].Fence = cgo.Fence{DeviceStream: uint64(f.Stream), Position: f.Position}
 		}
 		if len(items) > 1 {
 			sc.tokens = append(sc.tokens, items[i].Tokens...)
@@ -443,7 +451,7 @@ func (s Sequence) Commit(tokens []uint32) (CommitResult, error) {
 	if s.m == nil {
 		return CommitResult{}, opCommit.item(cgo.StaleHandle)
 	}
-	items, out := [1]CommitItem{{s.id, tokens}}, [1]CommitResult{}
+	items, out := [1]CommitItem{{Sequence: s.id, Tokens: tokens}}, [1]CommitResult{}
 	if err := s.m.Commit(items[:], out[:]); err != nil {
 		return CommitResult{}, err
 	}

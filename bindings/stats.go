@@ -30,6 +30,9 @@ type Stats struct {
 	// SuspendedSequences of the open ones, and the pages in their keeping.
 	SuspendedSequences uint64
 	KeptPages          uint64
+	// Holds of released sequences that have not ended, and the pages in them.
+	Holds     uint64
+	HeldPages uint64
 
 	CreatedSequences   uint64
 	AskedBlocks        uint64 // full blocks of the prompts given to Create
@@ -91,6 +94,8 @@ func (m *Manager) Stats() (Stats, error) {
 		RefusedNeverFits:   raw.RefusedNeverFits,
 		SuspendedSequences: raw.SuspendedSequences,
 		KeptPages:          raw.KeptPages,
+		Holds:              raw.Holds,
+		HeldPages:          raw.HeldPages,
 		RefusedGate:        raw.RefusedGate,
 		ReclaimedPages:     raw.ReclaimedPages,
 		CancelledSequences: raw.CancelledSequences,

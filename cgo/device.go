@@ -32,6 +32,23 @@ func (m Manager) DeviceStreamDestroy(id uint64, err *Error) Status {
 	return Status(C.kvc_device_stream_destroy(m.c, C.uint64_t(id), err.c()))
 }
 
+// StepStreamCreate creates a stream whose fences are steps.
+func (m Manager) StepStreamCreate(err *Error) (uint64, Status) {
+	var id C.uint64_t
+	s := C.kvc_step_stream_create(m.c, &id, err.c())
+	return uint64(id), Status(s)
+}
+
+// StepBegin begins a step of a step stream, or of all.
+func (m Manager) StepBegin(id, step uint64, err *Error) Status {
+	return Status(C.kvc_step_begin(m.c, C.uint64_t(id), C.uint64_t(step), err.c()))
+}
+
+// StepDone ends the steps of a step stream, or of all, up to one.
+func (m Manager) StepDone(id, step uint64, err *Error) Status {
+	return Status(C.kvc_step_done(m.c, C.uint64_t(id), C.uint64_t(step), err.c()))
+}
+
 // DeviceFencesQuery sets done[i] to 1 if fences[i] has been reached, else to
 // 0; done must be as long as fences.
 func (m Manager) DeviceFencesQuery(fences []Fence, done []uint8, err *Error) Status {

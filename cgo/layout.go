@@ -268,6 +268,10 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(CommitItem{}.TokenOffset) - unsafe.Sizeof(C.kvc_commit_item{}.token_offset)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(CommitItem{}.TokenCount) - unsafe.Offsetof(C.kvc_commit_item{}.token_count)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(CommitItem{}.TokenCount) - unsafe.Sizeof(C.kvc_commit_item{}.token_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CommitItem{}.Flags) - unsafe.Offsetof(C.kvc_commit_item{}.flags)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CommitItem{}.Flags) - unsafe.Sizeof(C.kvc_commit_item{}.flags)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CommitItem{}.Fence) - unsafe.Offsetof(C.kvc_commit_item{}.fence)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CommitItem{}.Fence) - unsafe.Sizeof(C.kvc_commit_item{}.fence)]struct{}{}
 
 	// kvc_commit_result
 	_ [0]struct{} = [unsafe.Sizeof(CommitResult{}) - unsafe.Sizeof(C.kvc_commit_result{})]struct{}{}
@@ -285,6 +289,22 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(CommitResult{}.WaitCount) - unsafe.Sizeof(C.kvc_commit_result{}.wait_count)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(CommitResult{}.Waits) - unsafe.Offsetof(C.kvc_commit_result{}.waits)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(CommitResult{}.Waits) - unsafe.Sizeof(C.kvc_commit_result{}.waits)]struct{}{}
+
+	// kvc_hold_item
+	_ [0]struct{} = [unsafe.Sizeof(HoldItem{}) - unsafe.Sizeof(C.kvc_hold_item{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(HoldItem{}.Sequence) - unsafe.Offsetof(C.kvc_hold_item{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(HoldItem{}.Sequence) - unsafe.Sizeof(C.kvc_hold_item{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(HoldItem{}.Count) - unsafe.Offsetof(C.kvc_hold_item{}.count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(HoldItem{}.Count) - unsafe.Sizeof(C.kvc_hold_item{}.count)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(HoldItem{}.Flags) - unsafe.Offsetof(C.kvc_hold_item{}.flags)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(HoldItem{}.Flags) - unsafe.Sizeof(C.kvc_hold_item{}.flags)]struct{}{}
+
+	// kvc_hold_result
+	_ [0]struct{} = [unsafe.Sizeof(HoldResult{}) - unsafe.Sizeof(C.kvc_hold_result{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(HoldResult{}.Status) - unsafe.Offsetof(C.kvc_hold_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(HoldResult{}.Status) - unsafe.Sizeof(C.kvc_hold_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(HoldResult{}.Hold) - unsafe.Offsetof(C.kvc_hold_result{}.hold)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(HoldResult{}.Hold) - unsafe.Sizeof(C.kvc_hold_result{}.hold)]struct{}{}
 
 	// kvc_suspend_item
 	_ [0]struct{} = [unsafe.Sizeof(SuspendItem{}) - unsafe.Sizeof(C.kvc_suspend_item{})]struct{}{}
@@ -410,6 +430,10 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.EvictedTTLBlocks) - unsafe.Sizeof(C.kvc_stats{}.evicted_ttl_blocks)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Stats{}.EvictedEndedBlocks) - unsafe.Offsetof(C.kvc_stats{}.evicted_ended_blocks)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.EvictedEndedBlocks) - unsafe.Sizeof(C.kvc_stats{}.evicted_ended_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.Holds) - unsafe.Offsetof(C.kvc_stats{}.holds)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.Holds) - unsafe.Sizeof(C.kvc_stats{}.holds)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.HeldPages) - unsafe.Offsetof(C.kvc_stats{}.held_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.HeldPages) - unsafe.Sizeof(C.kvc_stats{}.held_pages)]struct{}{}
 
 	// kvc_resident_block
 	_ [0]struct{} = [unsafe.Sizeof(ResidentBlock{}) - unsafe.Sizeof(C.kvc_resident_block{})]struct{}{}

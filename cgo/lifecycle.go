@@ -9,6 +9,10 @@ package cgo
 // // pointer to either once it returns; it has no callbacks at all.
 // #cgo noescape kvc_sequences_cancel
 // #cgo nocallback kvc_sequences_cancel
+// #cgo noescape kvc_sequences_release_held
+// #cgo nocallback kvc_sequences_release_held
+// #cgo noescape kvc_holds_release
+// #cgo nocallback kvc_holds_release
 // #cgo noescape kvc_sequences_suspend
 // #cgo nocallback kvc_sequences_suspend
 // #cgo noescape kvc_sequences_resume
@@ -26,11 +30,29 @@ const (
 	PromptSuspended  uint32 = C.KVC_PROMPT_SUSPENDED
 	PromptStopBefore uint32 = C.KVC_PROMPT_STOP_BEFORE
 
+	CommitFence uint32 = C.KVC_COMMIT_FENCE
+
+	HoldCancel uint32 = C.KVC_HOLD_CANCEL
+
 	SuspendKeep uint32 = C.KVC_SUSPEND_KEEP
 
 	SequenceSuspended uint32 = C.KVC_SEQUENCE_SUSPENDED
 	SequenceActive    uint32 = C.KVC_SEQUENCE_ACTIVE
 )
+
+// HoldItem is kvc_hold_item.
+type HoldItem struct {
+	Sequence uint64
+	Count    uint32
+	Flags    uint32
+}
+
+// HoldResult is kvc_hold_result.
+type HoldResult struct {
+	Status Status
+	_      uint32
+	Hold   uint64
+}
 
 // SuspendItem is kvc_suspend_item.
 type SuspendItem struct {
@@ -71,6 +93,23 @@ func (m Manager) SequencesCancel(sequences []uint64, results []Status, err *Erro
 	_ = results[:len(sequences)]
 	return Status(C.kvc_sequences_cancel(m.c, C.uint32_t(len(sequences)),
 		(*C.uint64_t)(unsafe.SliceData(sequences)),
+		(*C.kvc_status)(unsafe.Pointer(unsafe.SliceData(results))), err.c()))
+}
+
+// SequencesReleaseHeld turns sequences into holds; results must be as long as
+// items.
+func (m Manager) SequencesReleaseHeld(items []HoldItem, results []HoldResult, err *Error) Status {
+	_ = results[:len(items)]
+	return Status(C.kvc_sequences_release_held(m.c, C.uint32_t(len(items)),
+		(*C.kvc_hold_item)(unsafe.Pointer(unsafe.SliceData(items))),
+		(*C.kvc_hold_result)(unsafe.Pointer(unsafe.SliceData(results))), err.c()))
+}
+
+// HoldsRelease releases holds once each; results must be as long as holds.
+func (m Manager) HoldsRelease(holds []uint64, results []Status, err *Error) Status {
+	_ = results[:len(holds)]
+	return Status(C.kvc_holds_release(m.c, C.uint32_t(len(holds)),
+		(*C.uint64_t)(unsafe.SliceData(holds)),
 		(*C.kvc_status)(unsafe.Pointer(unsafe.SliceData(results))), err.c()))
 }
 

@@ -94,6 +94,8 @@ type Stats struct {
 	ExpiredBlocks      uint64
 	EvictedTTLBlocks   uint64
 	EvictedEndedBlocks uint64
+	Holds              uint64
+	HeldPages          uint64
 }
 
 // Init sets the struct size.

@@ -111,6 +111,9 @@ type CommitItem struct {
 	Sequence    uint64
 	TokenOffset uint64
 	TokenCount  uint64
+	Flags       uint32
+	_           uint32
+	Fence       Fence
 }
 
 // CommitResult is kvc_commit_result.

@@ -14,6 +14,7 @@
 #include "native/src/geometry.cpp"
 #include "native/src/geometry_capi.cpp"
 #include "native/src/grow.cpp"
+#include "native/src/hold.cpp"
 #include "native/src/host_device.cpp"
 #include "native/src/host_memory.cpp"
 #include "native/src/host_tables.cpp"

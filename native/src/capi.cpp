@@ -22,10 +22,10 @@ static_assert(sizeof(kvc_prompt) == 48 && offsetof(kvc_prompt, scope) == 24);
 static_assert(sizeof(kvc_create_result) == 88 && offsetof(kvc_create_result, waits) == 24);
 static_assert(sizeof(kvc_probe_result) == 16);
 static_assert(sizeof(kvc_grow_item) == 16 && sizeof(kvc_grow_result) == 24);
-static_assert(sizeof(kvc_commit_item) == 24);
+static_assert(sizeof(kvc_commit_item) == 48);
 static_assert(sizeof(kvc_commit_result) == 96 && offsetof(kvc_commit_result, waits) == 32);
 static_assert(sizeof(kvc_sequence_info) == 48);
-static_assert(sizeof(kvc_stats) == 8 + 30 * 8);
+static_assert(sizeof(kvc_stats) == 8 + 32 * 8);
 static_assert(sizeof(kvc_resident_block) == 48 && offsetof(kvc_resident_block, digest) == 16);
 static_assert(sizeof(kvc_host_fill) == 16);
 
@@ -266,6 +266,31 @@ kvc_status kvc_device_stream_create(kvc_manager* manager, uint64_t* out,
   return capi::Call(manager, error, [&](kvcast::Manager& core) {
     capi::Require(out != nullptr, "out is NULL");
     *out = core.OpenDeviceStream();
+    return KVC_OK;
+  });
+}
+
+kvc_status kvc_step_stream_create(kvc_manager* manager, uint64_t* out,
+                                  kvc_error* error) KVC_NOEXCEPT {
+  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+    capi::Require(out != nullptr, "out is NULL");
+    *out = core.OpenStepStream();
+    return KVC_OK;
+  });
+}
+
+kvc_status kvc_step_begin(kvc_manager* manager, uint64_t device_stream, uint64_t step,
+                          kvc_error* error) KVC_NOEXCEPT {
+  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+    core.BeginStep(device_stream, step);
+    return KVC_OK;
+  });
+}
+
+kvc_status kvc_step_done(kvc_manager* manager, uint64_t device_stream, uint64_t step,
+                         kvc_error* error) KVC_NOEXCEPT {
+  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+    core.EndStep(device_stream, step);
     return KVC_OK;
   });
 }

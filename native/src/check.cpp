@@ -271,6 +271,8 @@ const char* Manager::CheckNodes(uint32_t* where) {
 const char* Manager::CheckSequences(uint32_t* where) {
   uint32_t open = 0;
   uint32_t suspended = 0;
+  uint32_t holds = 0;
+  uint64_t held = 0;
   uint64_t kept = 0;
   std::vector<uint32_t> sleepers(tree_.root_slots(), 0);
   for (uint32_t index = 0; index < max_sequences_; ++index) {
@@ -283,6 +285,11 @@ const char* Manager::CheckSequences(uint32_t* where) {
     *where = index;
     ++open;
     if (!seq.table.Sound()) return "a sequence's table has changed nowhere";
+    if (seq.holds != 0) {
+      if (seq.suspended) return "a hold of a suspended sequence";
+      ++holds;
+      held += seq.pages.size();
+    }
     if (seq.suspended) {
       ++suspended;
       kept += seq.pages.size();
@@ -323,7 +330,8 @@ const char* Manager::CheckSequences(uint32_t* where) {
   }
   *where = kNil;
   if (open != open_sequences_) return "the open sequences are miscounted";
-  if (open - suspended != active_sequences_) return "the active sequences are miscounted";
+  if (holds != holds_ || held != held_pages_) return "the holds are miscounted";
+  if (open - suspended - holds != active_sequences_) return "the active sequences are miscounted";
   if (kept != kept_pages_) return "the kept pages are miscounted";
   for (RootId id = 0; id < tree_.root_slots(); ++id) {
     *where = id;

@@ -17,6 +17,9 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
   if (!sequences::TokensInRange(tokens, item.token_count)) {
     return Item(error, KVC_INVALID_ARGUMENT, "a committed token is 2^31 or more");
   }
+  if ((item.flags & ~uint32_t{KVC_COMMIT_FENCE}) != 0) {
+    return Item(error, KVC_INVALID_ARGUMENT, "a commit item has unknown flags");
+  }
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   Heal(4);
   Sequence* seq = Find(item.sequence);
@@ -35,7 +38,11 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
   const uint64_t links = !Attached(*seq) || seq->linked != first || seq->stop_blocks <= first
                              ? 0
                              : std::min(blocks, seq->stop_blocks - first);
-  fences_.Reserve(links + 4);
+  const bool import = (item.flags & KVC_COMMIT_FENCE) != 0;
+  const Fence given = import ? ToFence(item.fence) : Fence{};
+  const uint64_t touched =
+      item.token_count == 0 ? 0 : (seq->committed + item.token_count - 1) / block_size_ + 1 - first;
+  fences_.Reserve(links + (import ? touched : 0) + 5);
 
   // From here on nothing throws.
   uint32_t* tail = Tail(index);
@@ -49,8 +56,21 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
     from_tail = 1;
   }
   result->first_changed_block = UINT32_MAX;
+  const FenceSetId fence = links != 0 ? RecordFence(seq->slot) : 0;
+  // What a page holds may come from several fills, each with its own fence.
+  if (import && hooks_.without != FenceSite::kImportReady) {
+    const FenceSetId filled =
+        device_.Reached(given.slot, given.position) ? 0 : fences_.Single(given);
+    for (uint64_t i = 0; i < touched && filled != 0; ++i) {
+      pages_.AddReady(seq->pages[first + i], filled);
+    }
+    fences_.Release(filled);
+  }
+  if (import && in_tail != 0 && links != 0) {  // the block's first tokens are the stream's
+    pages_.AddReady(seq->pages[first], At(FenceSite::kCommitReady, fence));
+  }
+  const FenceSetId ready = import ? 0 : At(FenceSite::kCommitReady, fence);
   if (links != 0) {
-    const FenceSetId fence = RecordFence(seq->slot);
     FenceList waits;
     NodeId run[sequences::kRun];
     uint32_t run_count = 0;
@@ -79,7 +99,7 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
         if (found == kNil) {
           const NodeId added = tree_.Insert(hashes[i], seq->last, block, ours);
           pages_[ours].node = added;
-          pages_[ours].ready = fences_.Retain(fence);
+          pages_.AddReady(ours, ready);
           pages_[ours].own = pages_[ours].listed = kDefaultClass;
           pages_[ours].expired = false;
           if (above < kDefaultClass) RaiseAbove(added);
@@ -105,7 +125,7 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
           above = pages_[theirs].listed;
           seq->pages[at] = theirs;
           seq->table.Touch(static_cast<uint32_t>(at), static_cast<uint32_t>(at) + 1);
-          pages_.Drop(ours, fence);
+          pages_.Drop(ours, At(FenceSite::kCommitGivenBack, fence));
           if (result->first_changed_block == UINT32_MAX) {
             result->first_changed_block = static_cast<uint32_t>(at);
           }
@@ -119,12 +139,13 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
     if (seq->rule_from != UINT64_MAX) FollowRule(*seq, first, first + links);
     seq->last_hash = hash;
     seq->linked += static_cast<uint32_t>(links);
-    fences_.Release(fence);
+    if (hooks_.without == FenceSite::kCommitWait) waits = {};
     counters_.stored_blocks += result->stored_blocks;
     counters_.deduplicated_blocks += result->deduplicated_blocks;
     result->wait_count = TellWaits(seq, waits, result->waits);
     ++changes_;
   }
+  fences_.Release(fence);
   const uint64_t direct = blocks - from_tail;
   next += direct * block_size_;
   left -= direct * block_size_;

@@ -158,6 +158,7 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
   counters_.asked_blocks += prompt.token_count / block_size_;
   counters_.peak_live_pages = std::max<uint64_t>(counters_.peak_live_pages, pages_.live());
 
+  if (hooks_.without == FenceSite::kCreateWait) waits = {};
   result->wait_count = TellWaits(&seq, waits, result->waits);
   result->sequence = uint64_t{seq.generation} << 32 | index;
   result->matched_tokens = match.blocks * block_size_;

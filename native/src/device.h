@@ -39,6 +39,13 @@ class Device {
 
   // Takes a slot for a new stream, or returns 0 when all are in use.
   virtual uint32_t OpenStream() = 0;
+  // The same for a stream whose work is steps that the host counts.
+  virtual uint32_t OpenStepStream() = 0;
+  [[nodiscard]] virtual bool IsStepStream(uint32_t slot) const = 0;
+  // Sets what has been submitted to a step stream, and what of it is done; both
+  // only grow.
+  virtual void BeginStep(uint32_t slot, uint64_t step) = 0;
+  virtual void EndStep(uint32_t slot, uint64_t step) = 0;
   // Work that is queued still runs; the slot is taken again only after it has.
   virtual void CloseStream(uint32_t slot) = 0;
 

@@ -36,16 +36,42 @@ HostDevice::HostDevice(uint32_t pages, uint64_t page_bytes, uint64_t seed, bool 
   }
 }
 
-uint32_t HostDevice::OpenStream() {
-  std::lock_guard<std::mutex> lock(mutex_);
+uint32_t HostDevice::OpenLocked(bool steps) {
   for (uint32_t slot = 1; slot < kDeviceSlots; ++slot) {
     Stream& stream = streams_[slot];
     if (!stream.open && stream.queue.empty()) {
       stream.open = true;
+      stream.steps = steps;
       return slot;
     }
   }
   return 0;
+}
+
+uint32_t HostDevice::OpenStream() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return OpenLocked(false);
+}
+
+uint32_t HostDevice::OpenStepStream() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return OpenLocked(true);
+}
+
+bool HostDevice::IsStepStream(uint32_t slot) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return streams_[slot].steps;
+}
+
+void HostDevice::BeginStep(uint32_t slot, uint64_t step) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  streams_[slot].submitted = std::max(streams_[slot].submitted, step);
+}
+
+void HostDevice::EndStep(uint32_t slot, uint64_t step) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  streams_[slot].executed = std::max(streams_[slot].executed, step);
+  PassWaitsLocked();
 }
 
 void HostDevice::CloseStream(uint32_t slot) {

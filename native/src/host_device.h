@@ -30,6 +30,10 @@ class HostDevice final : public Device {
   HostDevice(uint32_t pages, uint64_t page_bytes, uint64_t seed, bool poison);
 
   uint32_t OpenStream() override;
+  uint32_t OpenStepStream() override;
+  bool IsStepStream(uint32_t slot) const override;
+  void BeginStep(uint32_t slot, uint64_t step) override;
+  void EndStep(uint32_t slot, uint64_t step) override;
   void CloseStream(uint32_t slot) override;
   uint64_t Record(uint32_t slot) override;
   bool Reached(uint32_t slot, uint64_t position) const override;
@@ -73,8 +77,10 @@ class HostDevice final : public Device {
     uint64_t submitted = 0;
     uint64_t executed = 0;
     bool open = false;
+    bool steps = false;
   };
 
+  uint32_t OpenLocked(bool steps);
   [[nodiscard]] bool RunnableLocked(const Stream& stream) const;
   // The stream whose head may run next towards `slot` (0: drawn), or 0.
   [[nodiscard]] uint32_t NextLocked(uint32_t slot);

@@ -285,7 +285,7 @@ void Manager::Reset() {
   tree_.Clear();
   timers_.Clear();
   ++epoch_;
-  for (uint32_t i = 0; active_sequences_ != open_sequences_ && i < max_sequences_; ++i) {
+  for (uint32_t i = 0; active_sequences_ + holds_ != open_sequences_ && i < max_sequences_; ++i) {
     Sequence& seq = sequences_[i];
     if (seq.open && seq.suspended && seq.epoch + 1 == epoch_) seq.epoch = epoch_;
   }
@@ -305,14 +305,16 @@ void Manager::Stats(kvc_stats* out) {
   out->quarantined_pages = pages_.quarantined();
   out->blocks = tree_.size();
   out->roots = tree_.root_count();
-  out->sequences = open_sequences_;
+  out->sequences = open_sequences_ - holds_;
   out->metadata_bytes =
       pages_.bytes() + tree_.bytes() + timers_.bytes() + fences_.bytes() + tails_.size() +
       sequences_.capacity() * sizeof(Sequence) + sequence_bytes_ +
       (victims_.capacity() + removals_.capacity() + strip_.capacity()) * sizeof(uint32_t);
   out->prefault_ns = prefault_ns_;
-  out->suspended_sequences = open_sequences_ - active_sequences_;
+  out->suspended_sequences = open_sequences_ - holds_ - active_sequences_;
   out->kept_pages = kept_pages_;
+  out->holds = holds_;
+  out->held_pages = held_pages_;
 }
 
 uint32_t Manager::open_sequences() const {
@@ -335,27 +337,79 @@ uint32_t Manager::SlotOf(uint64_t device_stream) const {
 Fence Manager::ToFence(const kvc_fence& fence) const {
   if (fence.device_stream == 0) return {};
   const auto slot = static_cast<uint32_t>(fence.device_stream & manager::kSlotMask);
-  if (fence.device_stream > streams_[slot].id || fence.position > device_.Submitted(slot)) {
+  const bool current = fence.device_stream == streams_[slot].id;
+  const uint64_t base = current ? streams_[slot].base : 0;
+  if (fence.device_stream > streams_[slot].id || fence.position > device_.Submitted(slot) - base) {
     throw Error(KVC_INVALID_ARGUMENT, "fence (" + std::to_string(fence.device_stream) + ", " +
                                           std::to_string(fence.position) +
                                           ") was never handed out");
   }
-  return {slot, fence.position};
+  // A slot has a new stream only after all work of the one before it.
+  if (!current || fence.position == 0) return {};
+  return {slot, base + fence.position};
 }
 
 kvc_fence Manager::FromFence(const Fence& fence) const {
-  return {streams_[fence.slot].id, fence.position};
+  return {streams_[fence.slot].id, fence.position - streams_[fence.slot].base};
+}
+
+uint64_t Manager::NewStreamId(uint32_t slot, bool steps) {
+  if (slot == 0) {
+    throw Error(KVC_NOT_NOW, "all 63 device streams are open or still have work; destroy one");
+  }
+  DeviceStreamSlot& stream = streams_[slot];
+  stream.id = ++next_stream_generation_ << manager::kSlotBits | slot;
+  stream.open = true;
+  stream.steps = steps;
+  // Positions of a slot grow from user to user, steps begin at 1 each time.
+  stream.base = steps ? device_.Submitted(slot) : 0;
+  return stream.id;
 }
 
 uint64_t Manager::OpenDeviceStream() {
   std::unique_lock<WriterFirstMutex> lock(mutex_);
-  const uint32_t slot = device_.OpenStream();
-  if (slot == 0) {
-    throw Error(KVC_NOT_NOW, "all 63 device streams are open or still have work; destroy one");
+  return NewStreamId(device_.OpenStream(), false);
+}
+
+uint64_t Manager::OpenStepStream() {
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  return NewStreamId(device_.OpenStepStream(), true);
+}
+
+void Manager::BeginStep(uint64_t device_stream, uint64_t step) {
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  const uint32_t slot = SlotOf(device_stream);
+  if (slot != 0 && !streams_[slot].steps) {
+    throw Error(KVC_INVALID_ARGUMENT, "the device stream is not one of steps");
   }
-  streams_[slot].id = ++next_stream_generation_ << manager::kSlotBits | slot;
-  streams_[slot].open = true;
-  return streams_[slot].id;
+  if (step == 0 || step > INT64_MAX) {
+    throw Error(KVC_INVALID_ARGUMENT, "steps are numbered from 1 to 2^63 - 1");
+  }
+  if (slot != 0 && step < device_.Submitted(slot) - streams_[slot].base) {
+    throw Error(KVC_INVALID_ARGUMENT, "a later step has begun already");
+  }
+  for (uint32_t s = 1; s < kDeviceSlots; ++s) {
+    if (streams_[s].open && streams_[s].steps && (slot == 0 || s == slot)) {
+      device_.BeginStep(s, streams_[s].base + step);
+    }
+  }
+}
+
+void Manager::EndStep(uint64_t device_stream, uint64_t step) {
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  const uint32_t slot = SlotOf(device_stream);
+  if (slot != 0 && !streams_[slot].steps) {
+    throw Error(KVC_INVALID_ARGUMENT, "the device stream is not one of steps");
+  }
+  if (slot != 0 && step > device_.Submitted(slot) - streams_[slot].base) {
+    throw Error(KVC_INVALID_ARGUMENT, "the step has not begun");
+  }
+  for (uint32_t s = 1; s < kDeviceSlots; ++s) {
+    if (streams_[s].open && streams_[s].steps && (slot == 0 || s == slot)) {
+      const uint64_t begun = device_.Submitted(s) - streams_[s].base;
+      device_.EndStep(s, streams_[s].base + std::min(step, begun));
+    }
+  }
 }
 
 void Manager::CloseDeviceStream(uint64_t device_stream) {
@@ -364,6 +418,9 @@ void Manager::CloseDeviceStream(uint64_t device_stream) {
   if (slot == 0) throw Error(KVC_INVALID_ARGUMENT, "device stream 0 is the host itself");
   if (streams_[slot].sequences != 0) {
     throw Error(KVC_BUSY, "sequences run on the device stream; release them first");
+  }
+  if (streams_[slot].steps && device_.Record(slot) != 0) {
+    throw Error(KVC_BUSY, "a step of the stream is not done yet; end it with kvc_step_done");
   }
   streams_[slot].open = false;
   device_.CloseStream(slot);
@@ -384,9 +441,10 @@ void Manager::StreamWait(uint64_t device_stream, uint32_t count, const kvc_fence
   for (uint32_t i = 0; i < count; ++i) (void)ToFence(fences[i]);
   for (uint32_t i = 0; i < count; ++i) {
     const Fence fence = ToFence(fences[i]);
-    if (slot == 0) {
+    if (slot == 0 || streams_[slot].steps) {
       if (!device_.Reached(fence.slot, fence.position)) {
-        throw Error(KVC_INVALID_ARGUMENT, "device stream 0 is the host itself and cannot wait");
+        throw Error(KVC_INVALID_ARGUMENT,
+                    "the host itself (stream 0) and streams of steps cannot be made to wait");
       }
     } else if (fence.slot != slot && !device_.Reached(fence.slot, fence.position)) {
       device_.Wait(slot, fence);
@@ -397,6 +455,9 @@ void Manager::StreamWait(uint64_t device_stream, uint32_t count, const kvc_fence
 void Manager::EnqueueFill(uint64_t device_stream, uint32_t count, const kvc_host_fill* fills) {
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   const uint32_t slot = SlotOf(device_stream);
+  if (streams_[slot].steps) {
+    throw Error(KVC_INVALID_ARGUMENT, "nothing can be queued on a stream of steps");
+  }
   for (uint32_t i = 0; i < count; ++i) {
     if (fills[i].page >= pages_.total()) {
       throw Error(KVC_INVALID_ARGUMENT,

@@ -65,12 +65,31 @@ struct EvictedList {
   }
 };
 
+// Where a fence is noted or told. Tests take away one of them to show that it is
+// needed (ManagerTestHooks::without).
+enum class FenceSite : uint32_t {
+  kNone,
+  kCommitReady,      // on the pages that a commit publishes
+  kCommitGivenBack,  // on those given back for somebody else's
+  kCommitWait,       // of those, told to the committer
+  kImportReady,      // the caller's own, on pages filled from outside
+  kCreateWait,       // of the pages matched, told to the creator
+  kResumeWait,       // told to whoever resumes
+  kRelease,          // on the pages of a released or cancelled sequence
+  kHoldEnd,          // on the pages of a hold that ends
+  kSuspend,          // on the pages that a suspended sequence lets go
+  kSuspendKept,      // on those it keeps
+  kTruncate,         // on room given back
+  kCount,
+};
+
 // What tests may turn and users may not.
 struct ManagerTestHooks {
   uint32_t hash_bits = 61;  // fewer make the tree's hash collide
   // Called by a probe, under the shared lock, where it would let a writer pass.
   void (*on_probe_step)(void* context) = nullptr;
   void* context = nullptr;
+  FenceSite without = FenceSite::kNone;
 };
 
 class Manager final : public SinkHost {
@@ -96,6 +115,9 @@ class Manager final : public SinkHost {
               uint64_t token_count, kvc_commit_result* results, kvc_error* error);
   void Release(uint32_t count, const uint64_t* sequences, kvc_status* results, kvc_error* error);
   void Cancel(uint32_t count, const uint64_t* sequences, kvc_status* results, kvc_error* error);
+  void ReleaseHeld(uint32_t count, const kvc_hold_item* items, kvc_hold_result* results,
+                   kvc_error* error);
+  void ReleaseHolds(uint32_t count, const uint64_t* holds, kvc_status* results, kvc_error* error);
   void Suspend(uint32_t count, const kvc_suspend_item* items, kvc_status* results,
                kvc_error* error);
   void Resume(uint32_t count, const uint64_t* sequences, kvc_resume_result* results,
@@ -143,6 +165,9 @@ class Manager final : public SinkHost {
                       uint64_t* count, kvc_error* error);
 
   [[nodiscard]] uint64_t OpenDeviceStream();
+  [[nodiscard]] uint64_t OpenStepStream();
+  void BeginStep(uint64_t device_stream, uint64_t step);
+  void EndStep(uint64_t device_stream, uint64_t step);
   void CloseDeviceStream(uint64_t device_stream);
   void QueryFences(uint32_t count, const kvc_fence* fences, uint8_t* done);
   void StreamWait(uint64_t device_stream, uint32_t count, const kvc_fence* fences);
@@ -164,6 +189,8 @@ class Manager final : public SinkHost {
     uint64_t id = 0;  // generation << 6 | slot; never used twice
     bool open = false;
     uint32_t sequences = 0;  // open ones that run on it
+    bool steps = false;
+    uint64_t base = 0;  // position of step 0
   };
   struct Match {
     RootId root = kNil;
@@ -209,6 +236,9 @@ class Manager final : public SinkHost {
   // release.cpp
   enum class Closing { kRelease, kCancel, kEnd };
   kvc_status ReleaseOne(uint64_t id, Closing how, kvc_error* error);
+  void CloseSequence(uint32_t index, Closing how, FenceSite site);
+  kvc_status HoldOne(const kvc_hold_item& item, kvc_hold_result* result, kvc_error* error);
+  kvc_status ReleaseHoldOne(uint64_t id, kvc_error* error);
 
   // suspend.cpp
   [[nodiscard]] bool GateIsOpen() const;
@@ -244,6 +274,11 @@ class Manager final : public SinkHost {
     return static_cast<uint32_t>(std::min<uint64_t>(position / block_size_, kNil));
   }
   [[nodiscard]] FenceSetId RecordFence(uint32_t slot);
+  // The fence, unless a test does without it here.
+  [[nodiscard]] FenceSetId At(FenceSite site, FenceSetId fence) const {
+    return hooks_.without == site ? 0 : fence;
+  }
+  uint64_t NewStreamId(uint32_t slot, bool steps);
   [[nodiscard]] uint32_t* Tail(uint32_t index) {
     return reinterpret_cast<uint32_t*>(tails_.data()) + size_t{index} * block_size_;
   }
@@ -303,6 +338,8 @@ class Manager final : public SinkHost {
   uint32_t free_sequence_ = kNil;
   uint32_t open_sequences_ = 0;
   uint32_t active_sequences_ = 0;
+  uint32_t holds_ = 0;       // released sequences whose pages are held for a transfer
+  uint64_t held_pages_ = 0;  // in those
   uint64_t suspensions_ = 0;
   uint64_t kept_pages_ = 0;       // in the lists of suspended sequences
   std::vector<uint32_t> strip_;   // plan of taking those; never grows

@@ -93,6 +93,14 @@ class PagePool {
       page.used = fences_.Merge(page.used, fences_.Retain(fence));
     }
   }
+  // What the page holds is there when `fence` has been reached too (a reference
+  // is taken).
+  void AddReady(PageId id, FenceSetId fence) {
+    Page& page = pages_[id];
+    if (fence != 0 && page.ready != fence) {
+      page.ready = fences_.Merge(page.ready, fences_.Retain(fence));
+    }
+  }
   // A cached page loses its block and goes to whoever works on `slot`, who
   // must be allowed to use it: it becomes live at once.
   void Seize(PageId id);

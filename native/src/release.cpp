@@ -15,13 +15,20 @@ namespace kvcast {
 kvc_status Manager::ReleaseOne(uint64_t id, Closing how, kvc_error* error) {
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   Heal(4);
-  Sequence* seq = Find(id);
+  const Sequence* seq = Find(id);
   if (seq == nullptr) {
     return sequences::Item(error, KVC_STALE_HANDLE,
                            "the sequence is not open (released already, or never was)");
   }
   fences_.Reserve(seq->pages.size() + 4);
   // From here on nothing throws.
+  CloseSequence(static_cast<uint32_t>(id), how, FenceSite::kRelease);
+  return KVC_OK;
+}
+
+// Needs as many sets of fences as the sequence has pages, and a few.
+void Manager::CloseSequence(uint32_t index, Closing how, FenceSite site) {
+  Sequence* seq = &sequences_[index];
   const FenceSetId fence = RecordFence(seq->slot);
   if (how == Closing::kEnd && Attached(*seq)) EndTail(*seq);
   // Last block first: a prefix outlives what was built on it.
@@ -29,7 +36,7 @@ kvc_status Manager::ReleaseOne(uint64_t id, Closing how, kvc_error* error) {
     if (i >= sequences::kPrefetchAhead) {
       __builtin_prefetch(&pages_[seq->pages[i - sequences::kPrefetchAhead]], 1);
     }
-    pages_.Drop(seq->pages[i], fence);
+    pages_.Drop(seq->pages[i], At(site, fence));
   }
   fences_.Release(fence);
   if (Attached(*seq)) {
@@ -41,7 +48,7 @@ kvc_status Manager::ReleaseOne(uint64_t id, Closing how, kvc_error* error) {
   if (seq->suspended) {
     kept_pages_ -= seq->pages.size();
     ForgetPath(seq);
-  } else {
+  } else if (seq->holds == 0) {
     --active_sequences_;
   }
   counters_.cancelled_sequences += how == Closing::kCancel ? 1 : 0;
@@ -58,12 +65,12 @@ kvc_status Manager::ReleaseOne(uint64_t id, Closing how, kvc_error* error) {
   seq->suspended = false;
   seq->fresh = false;
   seq->rest_kept = false;
-  seq->generation = seq->generation == UINT32_MAX ? 1 : seq->generation + 1;
+  seq->holds = 0;
+  seq->generation = sequences::NextGeneration(seq->generation);
   seq->next_free = free_sequence_;
-  free_sequence_ = static_cast<uint32_t>(id);
+  free_sequence_ = index;
   --open_sequences_;
   --live_handles().sequences;
-  return KVC_OK;
 }
 
 void Manager::Release(uint32_t count, const uint64_t* sequences, kvc_status* results,

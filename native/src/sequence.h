@@ -25,6 +25,8 @@ struct Sequence {
   uint32_t generation = 1;
   bool open = false;
   bool suspended = false;
+  bool cancelled = false;  // what a hold ends in
+  uint32_t holds = 0;      // not 0: released, and held for a transfer this often
   bool fresh = false;      // began suspended, not resumed yet
   bool rest_kept = false;  // suspended: nothing of `pages` has been taken away
   uint32_t slot = 0;       // of its device stream; 0 = none

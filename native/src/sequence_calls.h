@@ -62,6 +62,10 @@ inline kvc_status Item(kvc_error* error, kvc_status status, const char* message)
   return status;
 }
 
+inline uint32_t NextGeneration(uint32_t generation) {
+  return generation == UINT32_MAX ? 1 : generation + 1;
+}
+
 inline kvc_status Stale(kvc_error* error) {
   return Item(error, KVC_STALE_HANDLE, "the sequence is not open (released, or never was)");
 }

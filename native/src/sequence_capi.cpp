@@ -9,6 +9,7 @@
 #include "native/src/capi_call.h"
 #include "native/src/manager.h"
 
+static_assert(sizeof(kvc_hold_item) == 16 && sizeof(kvc_hold_result) == 16);
 static_assert(sizeof(kvc_suspend_item) == 16);
 static_assert(sizeof(kvc_resume_result) == 88 && offsetof(kvc_resume_result, waits) == 24);
 static_assert(sizeof(kvc_truncate_item) == 16 && sizeof(kvc_truncate_result) == 8);
@@ -22,6 +23,27 @@ kvc_status kvc_sequences_cancel(kvc_manager* manager, uint32_t count, const uint
     capi::RequireArray(sequences, count, "sequences[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.Cancel(count, sequences, results, error);
+    return KVC_OK;
+  });
+}
+
+kvc_status kvc_sequences_release_held(kvc_manager* manager, uint32_t count,
+                                      const kvc_hold_item* items, kvc_hold_result* results,
+                                      kvc_error* error) KVC_NOEXCEPT {
+  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+    capi::RequireArray(items, count, "items[] is NULL");
+    capi::RequireArray(results, count, "results[] is NULL");
+    core.ReleaseHeld(count, items, results, error);
+    return KVC_OK;
+  });
+}
+
+kvc_status kvc_holds_release(kvc_manager* manager, uint32_t count, const uint64_t* holds,
+                             kvc_status* results, kvc_error* error) KVC_NOEXCEPT {
+  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+    capi::RequireArray(holds, count, "holds[] is NULL");
+    capi::RequireArray(results, count, "results[] is NULL");
+    core.ReleaseHolds(count, holds, results, error);
     return KVC_OK;
   });
 }

@@ -15,7 +15,8 @@ Sequence* Manager::Find(uint64_t id) {
   const auto index = static_cast<uint32_t>(id);
   if (index >= max_sequences_) return nullptr;
   Sequence& seq = sequences_[index];
-  return seq.open && seq.generation == static_cast<uint32_t>(id >> 32) ? &seq : nullptr;
+  const bool mine = seq.open && seq.holds == 0;
+  return mine && seq.generation == static_cast<uint32_t>(id >> 32) ? &seq : nullptr;
 }
 
 void Manager::ReservePages(Sequence* seq, size_t count) {

@@ -29,7 +29,7 @@ kvc_status Manager::GateClosed(kvc_error* error) {
 void Manager::ReservePath(Sequence* seq, size_t tokens) {
   const size_t before = seq->path.capacity();
   if (before >= tokens) return;
-  seq->path.reserve(tokens);
+  seq->path.reserve(std::max(tokens, 2 * before));
   sequence_bytes_ += (seq->path.capacity() - before) * sizeof(uint32_t);
 }
 
@@ -64,9 +64,9 @@ kvc_status Manager::SuspendOne(const kvc_suspend_item& item, kvc_error* error) {
   const FenceSetId fence = RecordFence(seq->slot);
   for (size_t i = seq->pages.size(); i-- > 0;) {
     if (keep && i >= linked) {
-      pages_.AddUse(seq->pages[i], fence);
+      pages_.AddUse(seq->pages[i], At(FenceSite::kSuspendKept, fence));
     } else {
-      pages_.Drop(seq->pages[i], fence);
+      pages_.Drop(seq->pages[i], At(FenceSite::kSuspend, fence));
     }
   }
   fences_.Release(fence);
@@ -174,6 +174,7 @@ kvc_status Manager::ResumeOne(uint64_t id, kvc_resume_result* result, kvc_error*
   ++changes_;
   counters_.peak_live_pages = std::max<uint64_t>(counters_.peak_live_pages, pages_.live());
   result->committed_tokens = seq->committed;
+  if (hooks_.without == FenceSite::kResumeWait) waits = {};
   result->wait_count = TellWaits(seq, waits, result->waits);
   return KVC_OK;
 }

@@ -29,7 +29,9 @@ kvc_status Manager::TruncateOne(const kvc_truncate_item& item, kvc_truncate_resu
   fences_.Reserve(freed + 4);
   // From here on nothing throws.
   const FenceSetId fence = RecordFence(seq->slot);
-  for (size_t i = seq->pages.size(); i-- > target;) pages_.Drop(seq->pages[i], fence);
+  for (size_t i = seq->pages.size(); i-- > target;) {
+    pages_.Drop(seq->pages[i], At(FenceSite::kTruncate, fence));
+  }
   fences_.Release(fence);
   seq->table.Touch(static_cast<uint32_t>(target), static_cast<uint32_t>(seq->pages.size()));
   seq->pages.resize(static_cast<size_t>(target));

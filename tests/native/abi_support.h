@@ -171,6 +171,10 @@ class Cache {
       kvc_status status = KVC_OK;
       kvc_sequences_release(manager_, 1, &id, &status, nullptr);
     }
+    for (const uint64_t id : holds_) {
+      kvc_status status = KVC_OK;
+      kvc_holds_release(manager_, 1, &id, &status, nullptr);
+    }
     kvc_manager_destroy(manager_, nullptr);
     kvc_stream_destroy(stream_);
   }
@@ -227,8 +231,13 @@ class Cache {
     if (told != nullptr) told->resize(count);
     return result;
   }
-  kvc_commit_result Commit(uint64_t id, const uint32_t* tokens, uint64_t count) {
-    const kvc_commit_item item{id, 0, count};
+  kvc_commit_result Commit(uint64_t id, const uint32_t* tokens, uint64_t count,
+                           const kvc_fence* fence = nullptr) {
+    kvc_commit_item item{id, 0, count, 0, 0, {}};
+    if (fence != nullptr) {
+      item.flags = KVC_COMMIT_FENCE;
+      item.fence = *fence;
+    }
     kvc_commit_result result{};
     const kvc_status status =
         kvc_sequences_commit(manager_, 1, &item, tokens, count, &result, nullptr);
@@ -245,6 +254,24 @@ class Cache {
     kvc_status result = KVC_OK;
     const kvc_status status = kvc_sequences_cancel(manager_, 1, &id, &result, nullptr);
     if (status == KVC_OK && result == KVC_OK) open_.erase(id);
+    return status != KVC_OK ? status : result;
+  }
+  kvc_hold_result ReleaseHeld(uint64_t id, uint32_t count, bool cancel) {
+    const kvc_hold_item item{id, count, cancel ? uint32_t{KVC_HOLD_CANCEL} : 0};
+    kvc_hold_result result{};
+    const kvc_status status = kvc_sequences_release_held(manager_, 1, &item, &result, nullptr);
+    if (status != KVC_OK) result.status = status;
+    if (result.status == KVC_OK) {
+      open_.erase(id);
+      for (uint32_t i = 0; i < count; ++i) holds_.insert(result.hold);
+    }
+    return result;
+  }
+  kvc_status ReleaseHold(uint64_t hold) {
+    kvc_status result = KVC_OK;
+    const kvc_status status = kvc_holds_release(manager_, 1, &hold, &result, nullptr);
+    const auto at = holds_.find(hold);
+    if (status == KVC_OK && result == KVC_OK && at != holds_.end()) holds_.erase(at);
     return status != KVC_OK ? status : result;
   }
   kvc_status Suspend(uint64_t id, bool keep) {
@@ -333,6 +360,7 @@ class Cache {
   kvc_stream* stream_ = nullptr;
   kvc_manager* manager_ = nullptr;
   std::set<uint64_t> open_;
+  std::multiset<uint64_t> holds_;
 };
 
 // How a block is named on the wire: 8 bytes of hash or 32 of digest.

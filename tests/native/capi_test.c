@@ -75,6 +75,7 @@ static kvc_commit_result commit(kvc_manager* m, uint64_t sequence, const uint32_
                                 uint64_t count) {
   kvc_commit_item item;
   kvc_commit_result result;
+  memset(&item, 0, sizeof item);
   item.sequence = sequence;
   item.token_offset = 0;
   item.token_count = count;
@@ -527,6 +528,56 @@ int main(void) {
     CHECK(status == KVC_OK && stats(m).cached_pages == 2);
     CHECK_OK(kvc_sequences_cancel(m, 1, &a.sequence, &status, &err));
     CHECK(status == KVC_STALE_HANDLE && stats(m).cancelled_sequences == 1);
+  }
+
+  PHASE("steps, imports, holds");
+  CHECK_OK(kvc_manager_reset(m, &err));
+  {
+    uint64_t steps = 0;
+    kvc_create_result a, b;
+    kvc_commit_item item;
+    kvc_commit_result committed;
+    kvc_hold_item hold;
+    kvc_hold_result held;
+    kvc_status status;
+    CHECK_OK(kvc_step_stream_create(m, &steps, &err));
+    CHECK_OK(kvc_step_begin(m, steps, 7, &err));
+    CHECK(kvc_step_begin(m, steps, 6, &err) == KVC_INVALID_ARGUMENT);
+    CHECK(kvc_step_done(m, steps, 8, &err) == KVC_INVALID_ARGUMENT);
+    a = create(m, tokens, 0, 0);
+    CHECK(grow(m, a.sequence, 2 * kBlock).status == KVC_OK);
+    memset(&item, 0, sizeof item);
+    item.sequence = a.sequence;
+    item.token_count = kBlock;
+    item.flags = KVC_COMMIT_FENCE;
+    item.fence.device_stream = steps;
+    item.fence.position = 8;
+    CHECK_OK(kvc_sequences_commit(m, 1, &item, tokens, kBlock, &committed, &err));
+    CHECK(committed.status == KVC_INVALID_ARGUMENT); /* the step has not begun */
+    item.fence.position = 7;
+    CHECK_OK(kvc_sequences_commit(m, 1, &item, tokens, kBlock, &committed, &err));
+    CHECK(committed.status == KVC_OK && committed.stored_blocks == 1);
+    b = create(m, tokens, kBlock + 1, 0);
+    CHECK(b.matched_tokens == kBlock && b.wait_count == 1);
+    CHECK(b.waits[0].device_stream == steps && b.waits[0].position == 7);
+    CHECK(release(m, b.sequence) == KVC_OK);
+    CHECK(kvc_device_stream_destroy(m, steps, &err) == KVC_BUSY);
+    CHECK_OK(kvc_step_done(m, 0, 7, &err));
+    CHECK_OK(kvc_device_stream_destroy(m, steps, &err));
+    CHECK(kvc_step_done(m, steps, 7, &err) == KVC_STALE_HANDLE);
+    memset(&hold, 0, sizeof hold);
+    hold.sequence = a.sequence;
+    CHECK_OK(kvc_sequences_release_held(m, 1, &hold, &held, &err));
+    CHECK(held.status == KVC_INVALID_ARGUMENT);
+    hold.count = 1;
+    CHECK_OK(kvc_sequences_release_held(m, 1, &hold, &held, &err));
+    CHECK(held.status == KVC_OK && stats(m).holds == 1 && stats(m).held_pages == 2);
+    CHECK(release(m, a.sequence) == KVC_STALE_HANDLE);
+    CHECK(kvc_manager_destroy(m, &err) == KVC_BUSY);
+    CHECK_OK(kvc_holds_release(m, 1, &held.hold, &status, &err));
+    CHECK(status == KVC_OK && stats(m).holds == 0 && stats(m).cached_pages == 1);
+    CHECK_OK(kvc_holds_release(m, 1, &held.hold, &status, &err));
+    CHECK(status == KVC_STALE_HANDLE);
   }
 
   PHASE("end of the stream");

@@ -175,7 +175,7 @@ TEST(Chain, DetachOnASmallStack) {
     const kvc_grow_item grow{made.sequence, kBlocks};
     kvc_grow_result grown{};
     EXPECT_EQ(kvc_sequences_grow(manager, 1, &grow, &grown, nullptr, 0, nullptr, nullptr), KVC_OK);
-    const kvc_commit_item commit{made.sequence, 0, kBlocks};
+    const kvc_commit_item commit{made.sequence, 0, kBlocks, 0, 0, {}};
     kvc_commit_result committed{};
     EXPECT_EQ(
         kvc_sequences_commit(manager, 1, &commit, tokens.data(), kBlocks, &committed, nullptr),

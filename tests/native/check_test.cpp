@@ -23,6 +23,7 @@ struct ManagerPeer {
   uint32_t* tokens(NodeId id) { return m.tree_.tokens(id); }
   NodeId high_water() { return m.tree_.high_water(); }
   Sequence& sequence(uint64_t id) { return m.sequences_[static_cast<uint32_t>(id)]; }
+  uint64_t& held_pages() { return m.held_pages_; }
   uint64_t& kept_pages() { return m.kept_pages_; }
   uint32_t& active_sequences() { return m.active_sequences_; }
   std::vector<uint32_t>& strip() { return m.strip_; }
@@ -84,7 +85,7 @@ class CheckTest : public ::testing::Test {
     kvc_grow_result grown{};
     m_->Grow(1, &grow, &grown, nullptr);
     EXPECT_EQ(grown.status, KVC_OK);
-    const kvc_commit_item commit{made.sequence, 0, tokens.size()};
+    const kvc_commit_item commit{made.sequence, 0, tokens.size(), 0, 0, {}};
     kvc_commit_result committed{};
     m_->Commit(1, &commit, data, tokens.size(), &committed, nullptr);
     EXPECT_EQ(committed.status, KVC_OK);
@@ -239,6 +240,21 @@ TEST_F(CheckTest, SuspendedSequences) {
   Expect("a step left work undone");
   peer_->strip().clear();
   Expect(nullptr);
+}
+
+TEST_F(CheckTest, Holds) {
+  const kvc_hold_item item{Store({8}, 2, 0), 1, 0};
+  kvc_hold_result held{};
+  m_->ReleaseHeld(1, &item, &held, nullptr);
+  ASSERT_EQ(held.status, KVC_OK);
+  Expect(nullptr);
+  Sequence& seq = peer_->sequence(held.hold);
+  Break(seq.suspended, true, "a hold of a suspended sequence");
+  Break(seq.holds, 0, "the holds are miscounted");
+  Break(peer_->held_pages(), 1, "the holds are miscounted");
+  kvc_status status = KVC_INTERNAL;
+  m_->ReleaseHolds(1, &held.hold, &status, nullptr);
+  EXPECT_EQ(status, KVC_OK);
 }
 
 TEST_F(CheckTest, EvictionOrder) {

@@ -75,8 +75,12 @@ class Engine {
       counting = was_counting;
     }
     if (grown.status == KVC_OK) {
-      const kvc_commit_item commit{made.sequence, made.matched_tokens,
-                                   tokens_.size() - made.matched_tokens};
+      kvc_commit_item commit{
+          made.sequence, made.matched_tokens, tokens_.size() - made.matched_tokens, 0, 0, {}};
+      if (kernels && random_() % 4 == 0) {
+        commit.flags = KVC_COMMIT_FENCE;
+        commit.fence = {prompt.device_stream, 1};
+      }
       kvc_commit_result committed{};
       Try([&] {
         m_->Commit(1, &commit, tokens_.data(), tokens_.size(), &committed, nullptr);
@@ -130,6 +134,21 @@ class Engine {
     uint32_t written = 0;
     m_->TablesDelta(nullptr, 1, &row, 64, &cookie_, 64, deltas, &written, &told, nullptr);
     EXPECT_EQ(told.status, made.status == KVC_OK ? KVC_OK : KVC_STALE_HANDLE);
+    if (random_() % 8 == 0) {
+      const kvc_hold_item item{made.sequence, 1, 0};
+      kvc_hold_result held{};
+      Try([&] {
+        m_->ReleaseHeld(1, &item, &held, nullptr);
+        return held.status;
+      });
+      kvc_status let_go = KVC_INTERNAL;
+      Try([&] {
+        m_->ReleaseHolds(1, &held.hold, &let_go, nullptr);
+        return let_go;
+      });
+      EXPECT_EQ(let_go, KVC_OK);
+      return;
+    }
     kvc_status released = KVC_INTERNAL;
     Try([&] {
       if (ended) {
@@ -195,8 +214,7 @@ TEST(CoreFaults, TheSteadyStateTakesNoMemory) {
       if (i % 3 == 0) engine.Drain();
     }
   };
-  round(false);
-  round(false);
+  for (int i = 0; i < 4; ++i) round(false);
   allocations = 0;
   round(true);
   EXPECT_EQ(allocations, 0u);

@@ -105,6 +105,11 @@ class Session {
       Sane(kvc_sequences_release(manager_, 1, &id, &status, nullptr));
       Require(status == KVC_OK, "an open sequence cannot be released");
     }
+    for (const uint64_t id : holds_) {
+      kvc_status status = KVC_OK;
+      Sane(kvc_holds_release(manager_, 1, &id, &status, nullptr));
+      Require(status == KVC_OK, "a hold cannot be released");
+    }
     if (manager_ != nullptr) {
       Require(kvc_manager_destroy(manager_, nullptr) == KVC_OK, "the manager cannot be destroyed");
     }
@@ -363,7 +368,34 @@ class Session {
     kvc_error* error = MaybeError();
     const uint64_t id = Sequence();
     kvc_status status = KVC_OK;
-    switch (in_.Below(6)) {
+    switch (in_.Below(9)) {
+      case 6: {
+        const kvc_hold_item item{id, in_.Below(3), in_.Below(2)};
+        kvc_hold_result result{};
+        Sane(kvc_sequences_release_held(manager_, 1, &item, &result, error), error);
+        if (Sane(result.status) != KVC_OK) return;
+        open_.erase(std::find(open_.begin(), open_.end(), id));
+        holds_.insert(holds_.end(), item.count, result.hold);
+        return;
+      }
+      case 7: {
+        const uint64_t hold =
+            holds_.empty() || in_.OneIn(8) ? id : holds_[in_.U8() % holds_.size()];
+        Sane(kvc_holds_release(manager_, 1, &hold, &status, error), error);
+        const auto at = std::find(holds_.begin(), holds_.end(), hold);
+        Require((Sane(status) == KVC_OK) == (at != holds_.end()), "released a hold that was none");
+        if (at != holds_.end()) holds_.erase(at);
+        return;
+      }
+      case 8: {
+        const uint64_t step = in_.OneIn(8) ? in_.Nasty() : ++steps_ - in_.Below(3);
+        if (in_.OneIn(2)) {
+          Sane(kvc_step_begin(manager_, DeviceStream(), step, error), error);
+        } else {
+          Sane(kvc_step_done(manager_, DeviceStream(), step, error), error);
+        }
+        return;
+      }
       case 0:
       case 1: {
         kvc_suspend_item item{id, in_.Below(2), 0};
@@ -621,8 +653,13 @@ class Session {
     std::vector<uint32_t> tokens;
     for (kvc_commit_item& item : items) {
       const std::vector<uint32_t> more = Tokens(in_.Below(8) * block_ + in_.Below(2));
-      item = {Sequence(), tokens.size(), more.size()};
+      item = {Sequence(), tokens.size(), more.size(), 0, 0, {}};
       tokens.insert(tokens.end(), more.begin(), more.end());
+      if (in_.OneIn(6)) {
+        item.flags =
+            in_.OneIn(16) ? static_cast<uint32_t>(in_.Nasty()) : uint32_t{KVC_COMMIT_FENCE};
+        item.fence = {DeviceStream(), in_.OneIn(16) ? in_.Nasty() : in_.Below(6)};
+      }
       if (in_.OneIn(32)) item.token_offset = in_.Nasty();
       if (in_.OneIn(32)) item.token_count = in_.Nasty();
     }
@@ -684,7 +721,9 @@ class Session {
       return;
     }
     uint64_t id = 0;
-    if (Sane(kvc_device_stream_create(manager_, &id, nullptr)) == KVC_OK) streams_.push_back(id);
+    const kvc_status made = in_.OneIn(3) ? kvc_step_stream_create(manager_, &id, nullptr)
+                                         : kvc_device_stream_create(manager_, &id, nullptr);
+    if (Sane(made) == KVC_OK) streams_.push_back(id);
   }
   void Fences() {
     std::vector<kvc_fence> fences(in_.Below(6));
@@ -826,6 +865,8 @@ class Session {
   std::vector<uint64_t> ids_;  // all that were ever handed out
   std::vector<uint64_t> open_;
   std::vector<uint64_t> streams_;
+  std::vector<uint64_t> holds_;  // as often as they must be released
+  uint64_t steps_ = 0;
   std::vector<kvc_fence> fences_;
   uint64_t now_ = 0;
   kvc_error error_{};

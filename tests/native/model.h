@@ -128,7 +128,7 @@ class Model : public ModelDevice {
   // No sequence if too many are open or the gate is closed.
   ModelSequence* Create(const ModelPrompt& prompt, uint64_t* matched,
                         std::vector<ModelFence>* waits) {
-    if (sequences_.size() >= max_sequences_) return nullptr;
+    if (Full()) return nullptr;
     const bool suspended = (prompt.options.flags & KVC_PROMPT_SUSPENDED) != 0;
     if (!suspended && !GateOpen()) {
       ++counts.refused_gate;
@@ -273,14 +273,22 @@ class Model : public ModelDevice {
     uint32_t first_changed = UINT32_MAX;
     std::vector<ModelFence> waits;
   };
-  Committed Commit(ModelSequence& s, const std::vector<uint32_t>& tokens) {
+  // With `fence`: the pages were filled from outside.
+  Committed Commit(ModelSequence& s, const std::vector<uint32_t>& tokens,
+                   const ModelFence* fence = nullptr) {
     Committed result;
     if (s.suspended || s.tokens.size() + tokens.size() > s.pages.size() * block_) {
       result.status = KVC_BAD_STATE;
       return result;
     }
     const uint64_t first = s.tokens.size() / block_;
+    const bool in_tail = s.tokens.size() % block_ != 0;
     s.tokens.insert(s.tokens.end(), tokens.begin(), tokens.end());
+    for (uint64_t i = first;
+         fence != nullptr && !tokens.empty() && !Reached(*fence) && i * block_ < s.tokens.size();
+         ++i) {
+      s.pages[i]->ready.push_back(*fence);
+    }
     if (s.epoch != epoch_) return result;  // detached by a reset
     std::vector<ModelPageRef> replaced;
     for (uint64_t i = first; i < s.tokens.size() / block_; ++i) {
@@ -310,7 +318,9 @@ class Model : public ModelDevice {
       block->scope = s.scope;
       block->page = s.pages[i];
       block->page->block = block.get();
-      block->page->ready = Record(s.stream);
+      if (fence == nullptr || (i == first && in_tail)) {
+        for (const ModelFence& own : Record(s.stream)) block->page->ready.push_back(own);
+      }
       if (parent) ++parent->children;
       resident_[key] = block;
       s.blocks.push_back(block);
@@ -348,6 +358,26 @@ class Model : public ModelDevice {
     if (cancel) ++counts.cancelled_sequences;
     sequences_.erase(std::find_if(sequences_.begin(), sequences_.end(),
                                   [s](const auto& other) { return other.get() == s; }));
+  }
+
+  // The sequence becomes a hold; it goes when that has been released often enough.
+  kvc_status ReleaseHeld(ModelSequence* s, uint32_t count, bool cancel, uint64_t hold) {
+    if (s->suspended) return KVC_BAD_STATE;
+    const auto at = std::find_if(sequences_.begin(), sequences_.end(),
+                                 [s](const auto& other) { return other.get() == s; });
+    holds[hold] = {std::move(*at), count, cancel};
+    sequences_.erase(at);
+    return KVC_OK;
+  }
+  kvc_status ReleaseHold(uint64_t id) {
+    const auto at = holds.find(id);
+    if (at == holds.end()) return KVC_STALE_HANDLE;
+    if (--at->second.count != 0) return KVC_OK;
+    const bool cancel = at->second.cancel;
+    sequences_.push_back(std::move(at->second.sequence));
+    holds.erase(at);
+    Release(sequences_.back().get(), cancel);
+    return KVC_OK;
   }
 
   kvc_status Suspend(ModelSequence& s, bool keep) {
@@ -506,6 +536,9 @@ class Model : public ModelDevice {
     for (const auto& s : sequences_) {
       if (s->epoch == epoch_) roots.insert(s->scope->root);
     }
+    for (const auto& [id, hold] : holds) {
+      if (hold.sequence->epoch == epoch_) roots.insert(hold.sequence->scope->root);
+    }
     return roots.size();
   }
   [[nodiscard]] bool Detached(const ModelSequence& s) const { return s.epoch != epoch_; }
@@ -522,7 +555,7 @@ class Model : public ModelDevice {
   [[nodiscard]] const std::vector<std::unique_ptr<ModelSequence>>& sequences() const {
     return sequences_;
   }
-  [[nodiscard]] bool Full() const { return sequences_.size() >= max_sequences_; }
+  [[nodiscard]] bool Full() const { return sequences_.size() + holds.size() >= max_sequences_; }
   [[nodiscard]] ModelKey KeyOf(const ModelKey& parent, const uint32_t* tokens) const {
     ModelKey key;
     BlockKey(parent.data(), tokens, block_, key.data());
@@ -531,6 +564,12 @@ class Model : public ModelDevice {
 
   kvc_stats counts{};           // only those that the model counts
   uint64_t partial_blocks = 0;  // kvc_stream_stats.partial_blocks_suppressed
+  struct Hold {
+    std::unique_ptr<ModelSequence> sequence;
+    uint32_t count = 0;
+    bool cancel = false;
+  };
+  std::map<uint64_t, Hold> holds;
   std::map<ModelKey, ModelKnown> known;
   std::map<uint32_t, ModelPage*> owner;  // pages in use, by id
 

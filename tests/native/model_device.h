@@ -25,6 +25,25 @@ class ModelDevice {
     streams_[id].open = true;
     order_.push_back(id);
   }
+  void OpenSteps(uint64_t id) {
+    OpenStream(id);
+    streams_[id].steps = true;
+  }
+  [[nodiscard]] bool IsSteps(uint64_t id) const { return id != 0 && streams_.at(id).steps; }
+  [[nodiscard]] uint64_t Begun(uint64_t id) const { return streams_.at(id).submitted; }
+  [[nodiscard]] bool Idle(uint64_t id) const {
+    return streams_.at(id).submitted == streams_.at(id).executed;
+  }
+  void BeginStep(uint64_t id, uint64_t step) { streams_.at(id).submitted = step; }
+  void EndStep(uint64_t id, uint64_t step) {
+    streams_.at(id).executed = std::max(streams_.at(id).executed, step);
+    PassWaits();
+  }
+  void EndSteps() {
+    for (const uint64_t id : order_) {
+      if (streams_.at(id).steps) EndStep(id, Begun(id));
+    }
+  }
   void CloseStream(uint64_t id) { streams_.at(id).open = false; }
   [[nodiscard]] std::vector<uint64_t> OpenStreams() const {
     std::vector<uint64_t> open = {0};
@@ -72,6 +91,7 @@ class ModelDevice {
     uint64_t submitted = 0;
     uint64_t executed = 0;
     bool open = false;
+    bool steps = false;  // operations are steps, ended by the host
   };
 
   [[nodiscard]] bool Reached(const ModelFence& fence) const {

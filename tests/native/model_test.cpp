@@ -76,6 +76,9 @@ enum class Kind : uint32_t {
   kTruncate,
   kStop,
   kCancel,
+  kStep,
+  kHold,
+  kEndHold,
   kStale,
   kReset,
   kAdvance,
@@ -86,9 +89,10 @@ enum class Kind : uint32_t {
 };
 const char* Name(Kind kind) {
   static const char* const kNames[] = {
-      "create", "probe",  "where",  "grow",         "commit",    "request", "scribble", "release",
-      "end",    "retain", "expire", "release many", "suspend",   "resume",  "truncate", "stop",
-      "cancel", "stale",  "reset",  "advance",      "turn over", "drain",   "quiet",    "settle"};
+      "create",   "probe",   "where",     "grow",   "commit",       "request",  "scribble",
+      "release",  "end",     "retain",    "expire", "release many", "suspend",  "resume",
+      "truncate", "stop",    "cancel",    "step",   "hold",         "end hold", "stale",
+      "reset",    "advance", "turn over", "drain",  "quiet",        "settle"};
   return kNames[static_cast<uint32_t>(kind)];
 }
 
@@ -121,7 +125,7 @@ RunSetup RandomRunSetup(Draw& draw) {
   setup.cache.form = static_cast<kvc_hash_form>(draw.Below(4));
   setup.cache.run = draw.From<uint32_t>({0, 0, 1, 3});
   setup.cache.seed = 1 + draw.Below(UINT32_MAX);
-  setup.streams = static_cast<uint32_t>(draw.Below(4));
+  setup.streams = static_cast<uint32_t>(draw.Below(5));
   setup.cache.gate = draw.From<uint32_t>({1000, 1000, 970, 500, 250});
   return setup;
 }
@@ -129,14 +133,15 @@ RunSetup RandomRunSetup(Draw& draw) {
 Operation RandomOperation(Draw& draw) {
   // What should happen often stands here more than once.
   static const std::vector<Kind> kKinds = {
-      Kind::kCreate,   Kind::kProbe,    Kind::kWhere,   Kind::kGrow,        Kind::kGrow,
-      Kind::kCommit,   Kind::kCommit,   Kind::kRequest, Kind::kRequest,     Kind::kRequest,
-      Kind::kScribble, Kind::kRelease,  Kind::kRelease, Kind::kReleaseMany, Kind::kEnd,
-      Kind::kEnd,      Kind::kRetain,   Kind::kRetain,  Kind::kRetain,      Kind::kExpire,
-      Kind::kExpire,   Kind::kStale,    Kind::kReset,   Kind::kSuspend,     Kind::kSuspend,
-      Kind::kResume,   Kind::kTruncate, Kind::kStop,    Kind::kCancel,      Kind::kAdvance,
-      Kind::kAdvance,  Kind::kTurnOver, Kind::kDrain,   Kind::kDrain,       Kind::kQuiet,
-      Kind::kSettle};
+      Kind::kCreate,   Kind::kProbe,    Kind::kWhere,    Kind::kGrow,        Kind::kGrow,
+      Kind::kCommit,   Kind::kCommit,   Kind::kRequest,  Kind::kRequest,     Kind::kRequest,
+      Kind::kScribble, Kind::kRelease,  Kind::kRelease,  Kind::kReleaseMany, Kind::kEnd,
+      Kind::kEnd,      Kind::kRetain,   Kind::kRetain,   Kind::kRetain,      Kind::kExpire,
+      Kind::kExpire,   Kind::kStale,    Kind::kReset,    Kind::kSuspend,     Kind::kSuspend,
+      Kind::kResume,   Kind::kTruncate, Kind::kStop,     Kind::kCancel,      Kind::kStep,
+      Kind::kStep,     Kind::kStep,     Kind::kHold,     Kind::kEndHold,     Kind::kEndHold,
+      Kind::kAdvance,  Kind::kAdvance,  Kind::kTurnOver, Kind::kDrain,       Kind::kDrain,
+      Kind::kQuiet,    Kind::kSettle};
   const Kind kind = draw.From(kKinds);
   return {kind, draw.Next()};
 }
@@ -172,7 +177,7 @@ class Lockstep {
         cache_(setup.cache),
         model_(setup.cache.block, setup.cache.pages, setup.cache.sequences, setup.cache.gate),
         mirror_(setup.cache.form, setup.cache.block) {
-    for (uint32_t i = 0; i < setup.streams; ++i) NewStream();
+    for (uint32_t i = 0; i < setup.streams; ++i) NewStream(i == 2);
   }
 
   void Step(const Operation& operation) {
@@ -234,6 +239,15 @@ class Lockstep {
       case Kind::kCancel:
         if (ModelSequence* s = Pick(draw); s != nullptr && draw.OneIn(2)) Cancel(s);
         break;
+      case Kind::kStep:
+        TakeStep(draw);
+        break;
+      case Kind::kHold:
+        if (draw.OneIn(2)) Hold(draw);
+        break;
+      case Kind::kEndHold:
+        EndHold(draw);
+        break;
       case Kind::kStale:
         UseStale(draw);
         break;
@@ -272,6 +286,11 @@ class Lockstep {
       Same("close with open sequences", cache_.Close(), KVC_BUSY);
       while (!model_.sequences().empty()) Release(model_.sequences().front().get());
     }
+    while (!model_.holds.empty()) {
+      Same("close with holds", cache_.Close(), KVC_BUSY);
+      const uint64_t id = model_.holds.begin()->first;
+      Same("end hold", cache_.ReleaseHold(id), model_.ReleaseHold(id));
+    }
     CheckAll();
     Settle();
     CheckAll();
@@ -298,10 +317,59 @@ class Lockstep {
     }
   }
 
-  void NewStream() {
+  void NewStream(bool steps) {
     uint64_t id = 0;
-    Same("new device stream", kvc_device_stream_create(cache_.manager(), &id, nullptr), KVC_OK);
-    model_.OpenStream(id);
+    if (steps) {
+      Same("new step stream", kvc_step_stream_create(cache_.manager(), &id, nullptr), KVC_OK);
+      model_.OpenSteps(id);
+    } else {
+      Same("new device stream", kvc_device_stream_create(cache_.manager(), &id, nullptr), KVC_OK);
+      model_.OpenStream(id);
+    }
+  }
+  // The next step of a step stream begins, or one of those that have is done.
+  void TakeStep(Draw& draw) {
+    const uint64_t id = draw.From(model_.OpenStreams());
+    if (!model_.IsSteps(id)) return;
+    if (draw.OneIn(2)) {
+      const uint64_t step = model_.Begun(id) + draw.Below(3);
+      const kvc_status status = step == 0 ? KVC_INVALID_ARGUMENT : KVC_OK;
+      Same("begin step", kvc_step_begin(cache_.manager(), id, step, nullptr), status);
+      if (step != 0) model_.BeginStep(id, step);
+      if (step > 1) {
+        Same("begin an older step", kvc_step_begin(cache_.manager(), id, step - 1, nullptr),
+             KVC_INVALID_ARGUMENT);
+      }
+      return;
+    }
+    const uint64_t step = draw.Below(model_.Begun(id) + 2);
+    const kvc_status status = step > model_.Begun(id) ? KVC_INVALID_ARGUMENT : KVC_OK;
+    Same("end step", kvc_step_done(cache_.manager(), id, step, nullptr), status);
+    if (status == KVC_OK) model_.EndStep(id, step);
+  }
+  void Hold(Draw& draw) {
+    ModelSequence* s = Pick(draw);
+    if (s == nullptr) return;
+    const uint64_t id = s->id;
+    const uint32_t count = 1 + static_cast<uint32_t>(draw.Below(3));
+    const bool cancel = draw.OneIn(4);
+    Same("hold of nothing", cache_.ReleaseHeld(id, 0, cancel).status, KVC_INVALID_ARGUMENT);
+    const kvc_hold_result r = cache_.ReleaseHeld(id, count, cancel);
+    Same("hold", r.status, model_.ReleaseHeld(s, count, cancel, r.hold));
+    if (r.status != KVC_OK) return;
+    stale_.push_back(id);
+    Same("hold again", cache_.ReleaseHeld(id, 1, cancel).status, KVC_STALE_HANDLE);
+    Same("a hold is no sequence", cache_.Release(r.hold), KVC_STALE_HANDLE);
+  }
+  void EndHold(Draw& draw) {
+    if (model_.holds.empty()) return;
+    auto at = model_.holds.begin();
+    std::advance(at, static_cast<ptrdiff_t>(draw.Below(model_.holds.size())));
+    const uint64_t id = at->first;
+    Same("end hold", cache_.ReleaseHold(id), model_.ReleaseHold(id));
+    if (model_.holds.count(id) == 0) {
+      Same("end hold again", cache_.ReleaseHold(id), KVC_STALE_HANDLE);
+    }
   }
 
   // Positions and order are the device's own business: the streams are compared,
@@ -325,7 +393,7 @@ class Lockstep {
   }
   void WaitFor(const ModelSequence& s, const kvc_fence* fences, uint32_t count,
                const std::vector<ModelFence>& want) {
-    if (s.stream == 0) return;
+    if (s.stream == 0 || model_.IsSteps(s.stream)) return;  // the engine waits by itself
     Same("stream wait", kvc_device_stream_wait(cache_.manager(), s.stream, count, fences, nullptr),
          KVC_OK);
     model_.StreamWait(s.stream, want);
@@ -497,9 +565,14 @@ class Lockstep {
     const uint64_t room = s->suspended ? 1 : s->pages.size() * model_.block() - s->tokens.size();
     uint64_t count = draw.From<uint64_t>({0, std::min<uint64_t>(1, room), room / 2, room, room});
     if (draw.OneIn(32)) count = room + 1;
-    CommitTokens(*s, RandomTokens(draw, count));
+    // Now and then the pages are filled from outside, which a step ends.
+    const uint64_t stream = draw.From(model_.OpenStreams());
+    const bool import = draw.OneIn(3) && model_.IsSteps(stream);
+    const ModelFence fence{stream, import ? draw.Below(model_.Begun(stream) + 1) : 0};
+    CommitTokens(*s, RandomTokens(draw, count), import ? &fence : nullptr);
   }
-  void CommitTokens(ModelSequence& s, const std::vector<uint32_t>& tokens) {
+  void CommitTokens(ModelSequence& s, const std::vector<uint32_t>& tokens,
+                    const ModelFence* fence = nullptr) {
     // The fake engine computes the blocks that become full: their pages get a
     // mark that follows from the key.
     if (!s.suspended && s.tokens.size() + tokens.size() <= s.pages.size() * model_.block()) {
@@ -511,8 +584,11 @@ class Lockstep {
         if (i >= s.tokens.size() / model_.block()) HostFill(s, i, Mark(key));
       }
     }
-    const kvc_commit_result r = cache_.Commit(s.id, tokens.data(), tokens.size());
-    Model::Committed want = model_.Commit(s, tokens);
+    const kvc_fence raw =
+        fence != nullptr ? kvc_fence{fence->stream, fence->position} : kvc_fence{};
+    const kvc_commit_result r =
+        cache_.Commit(s.id, tokens.data(), tokens.size(), fence != nullptr ? &raw : nullptr);
+    Model::Committed want = model_.Commit(s, tokens, fence);
     if (setup_.fault && want.deduplicated > 1) ++model_.counts.evicted_blocks;
     Same("commit", r.status, want.status);
     if (r.status == KVC_OK) {
@@ -542,8 +618,10 @@ class Lockstep {
   static uint64_t Mark(const ModelKey& key) { return kvcast::LoadBigEndian64(key.data() + 8); }
   void HostFill(const ModelSequence& s, size_t block, uint64_t value) {
     const kvc_host_fill fill{s.pages[block]->id, 0, value};
-    Same("fill", kvc_host_enqueue_fill(cache_.manager(), s.stream, 1, &fill, nullptr), KVC_OK);
-    model_.Fill(s.stream);
+    // Whoever counts steps has its kernels elsewhere: here they run at once.
+    const uint64_t stream = model_.IsSteps(s.stream) ? 0 : s.stream;
+    Same("fill", kvc_host_enqueue_fill(cache_.manager(), stream, 1, &fill, nullptr), KVC_OK);
+    model_.Fill(stream);
   }
   // Late writes to pages that are not committed.
   void Scribble(Draw& draw) {
@@ -666,12 +744,21 @@ class Lockstep {
     for (const auto& s : model_.sequences()) {
       if (s->stream == stream) return;
     }
+    for (const auto& [id, hold] : model_.holds) {
+      if (hold.sequence->stream == stream) return;
+    }
+    const bool steps = model_.IsSteps(stream);
+    if (steps && !model_.Idle(stream)) {
+      Same("destroy a stream whose step is not done",
+           kvc_device_stream_destroy(cache_.manager(), stream, nullptr), KVC_BUSY);
+      return;
+    }
     Same("destroy stream", kvc_device_stream_destroy(cache_.manager(), stream, nullptr), KVC_OK);
     model_.CloseStream(stream);
     uint64_t executed = 0;
     Same("advance a destroyed stream",
          kvc_host_advance(cache_.manager(), stream, 1, &executed, nullptr), KVC_STALE_HANDLE);
-    NewStream();
+    NewStream(steps);
   }
 
   // Takes one batch into the mirror; false when there is nothing now.
@@ -750,6 +837,8 @@ class Lockstep {
   }
   // Lets the device finish: then each block's page holds what belongs there.
   void Settle() {
+    Same("end all steps", kvc_step_done(cache_.manager(), 0, UINT64_MAX, nullptr), KVC_OK);
+    model_.EndSteps();
     uint64_t executed = 0;
     Same("advance", kvc_host_advance(cache_.manager(), 0, UINT64_MAX, &executed, nullptr), KVC_OK);
     Equal("executed", executed, model_.AdvanceAll());
@@ -810,6 +899,10 @@ class Lockstep {
       suspended += s->suspended ? 1 : 0;
       kept += s->suspended ? s->pages.size() : 0;
     }
+    uint64_t held = 0;
+    for (const auto& [id, hold] : model_.holds) held += hold.sequence->pages.size();
+    Equal("holds", got.holds, model_.holds.size());
+    Equal("held pages", got.held_pages, held);
     Equal("suspended sequences", got.suspended_sequences, suspended);
     Equal("kept pages", got.kept_pages, kept);
     CheckTables();
@@ -987,7 +1080,7 @@ TEST(Model, RandomOperations) {
 // and shrink it to a handful of operations.
 TEST(Model, AFaultIsFoundAndShrunk) {
   RunSetup setup;
-  const std::vector<Operation> failure = FindFailure(3, 300000, true, &setup);
+  const std::vector<Operation> failure = FindFailure(3, 400000, true, &setup);
   ASSERT_FALSE(failure.empty());
   EXPECT_LE(failure.size(), 16u) << Report(3, setup, failure);
   size_t at = 0;

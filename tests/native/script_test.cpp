@@ -151,6 +151,23 @@ class Script {
       return Line(Status(cache_->Suspend(id, op.Count("keep", 0) != 0)));
     }
     if (op.name == "resume") return Resume(op);
+    if (op.name == "hold") {
+      const std::string name = op.Next();
+      const uint64_t id = Sequence(name).id;
+      const auto count = static_cast<uint32_t>(Number(op.Next()));
+      const kvc_hold_result r = cache_->ReleaseHeld(id, count, op.Count("cancel", 0) != 0);
+      if (r.status == KVC_OK) holds_[name] = r.hold;
+      return Line(Status(r.status));
+    }
+    if (op.name == "end-hold") return Line(Status(cache_->ReleaseHold(holds_[op.Next()])));
+    if (op.name == "step" || op.name == "step-done") {
+      const std::string name = op.Next();
+      const uint64_t stream = name == "all" ? 0 : StreamId(name);
+      const uint64_t step = Number(op.Next());
+      return Line(Status(op.name == "step"
+                             ? kvc_step_begin(cache_->manager(), stream, step, nullptr)
+                             : kvc_step_done(cache_->manager(), stream, step, nullptr)));
+    }
     if (op.name == "truncate") return Truncate(op);
     if (op.name == "stop") {
       const uint64_t id = Sequence(op.Next()).id;
@@ -342,7 +359,11 @@ class Script {
   std::string Commit(Operation& op) {
     const std::string name = op.Next();
     const std::vector<uint32_t> tokens = Tokens(op.Next());
-    const kvc_commit_result r = cache_->Commit(Sequence(name).id, tokens.data(), tokens.size());
+    kvc_fence fence{};
+    const std::string filled = op.Named("filled", "");
+    if (!filled.empty()) fence = {StreamId(filled), op.Count("at", 0)};
+    const kvc_commit_result r = cache_->Commit(Sequence(name).id, tokens.data(), tokens.size(),
+                                               filled.empty() ? nullptr : &fence);
     if (r.status != KVC_OK) return Line(Status(r.status));
     sequences_.at(name).waits.assign(r.waits, r.waits + r.wait_count);
     std::string text = "stored " + std::to_string(r.stored_blocks) + ", deduplicated " +
@@ -458,8 +479,10 @@ class Script {
 
   std::string NewStream(Operation& op) {
     uint64_t id = 0;
-    const kvc_status status = kvc_device_stream_create(cache_->manager(), &id, nullptr);
     const std::string name = op.Next();
+    const kvc_status status = op.Count("steps", 0) != 0
+                                  ? kvc_step_stream_create(cache_->manager(), &id, nullptr)
+                                  : kvc_device_stream_create(cache_->manager(), &id, nullptr);
     if (status == KVC_OK) streams_.emplace_back(name, id);
     return Line(Status(status));
   }
@@ -595,7 +618,10 @@ class Script {
         std::to_string(s.roots) + ", sequences " + std::to_string(s.sequences) +
         (s.suspended_sequences == 0 ? ""
                                     : ", suspended " + std::to_string(s.suspended_sequences) +
-                                          ", kept " + std::to_string(s.kept_pages)));
+                                          ", kept " + std::to_string(s.kept_pages)) +
+        (s.holds == 0
+             ? ""
+             : ", holds " + std::to_string(s.holds) + ", held " + std::to_string(s.held_pages)));
   }
   using Counts = std::vector<std::pair<const char*, uint64_t>>;
   static std::string Nonzero(const Counts& counts) {
@@ -651,6 +677,7 @@ class Script {
   std::map<WireKey, std::string> names_;  // of every block that was ever stored
   std::map<uint64_t, std::string> ids_;   // of blocks that `where` has met
   std::map<std::string, Named> sequences_;
+  std::map<std::string, uint64_t> holds_;
   std::vector<std::pair<std::string, uint64_t>> streams_;
 };
 

@@ -104,8 +104,8 @@ class Engine {
                 KVC_OK);
       if (grown.status == KVC_OK) {
         if (stream_ != 0) Kernels(id);
-        const kvc_commit_item commit{id, made[i].matched_tokens,
-                                     tokens[i].size() - made[i].matched_tokens};
+        const kvc_commit_item commit{
+            id, made[i].matched_tokens, tokens[i].size() - made[i].matched_tokens, 0, 0, {}};
         kvc_commit_result committed{};
         ASSERT_EQ(kvc_sequences_commit(manager_, 1, &commit, tokens[i].data(), tokens[i].size(),
                                        &committed, nullptr),

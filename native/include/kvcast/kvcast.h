@@ -484,10 +484,20 @@ KVC_API kvc_status kvc_sequences_grow(kvc_manager* manager, uint32_t count,
                                       kvc_evicted_block* evicted, uint32_t evicted_capacity,
                                       uint32_t* evicted_count, kvc_error* error) KVC_NOEXCEPT;
 
+/* kvc_commit_item.flags */
+enum {
+  /* The pages were filled from outside (by a transfer, say): they are ready at
+   * `fence`, not where the sequence's device stream stands. */
+  KVC_COMMIT_FENCE = 1u
+};
+
 typedef struct kvc_commit_item {
   uint64_t sequence;
   uint64_t token_offset;
   uint64_t token_count;
+  uint32_t flags; /* KVC_COMMIT_* */
+  uint32_t reserved;
+  kvc_fence fence; /* with KVC_COMMIT_FENCE; stream 0: ready now */
 } kvc_commit_item;
 
 typedef struct kvc_commit_result {
@@ -532,6 +542,39 @@ KVC_API kvc_status kvc_sequences_release(kvc_manager* manager, uint32_t count,
 KVC_API kvc_status kvc_sequences_cancel(kvc_manager* manager, uint32_t count,
                                         const uint64_t* sequences, kvc_status* results,
                                         kvc_error* error) KVC_NOEXCEPT;
+
+/* kvc_hold_item.flags */
+enum {
+  /* As kvc_sequences_cancel, not kvc_sequences_release, once the hold ends. */
+  KVC_HOLD_CANCEL = 1u
+};
+
+typedef struct kvc_hold_item {
+  uint64_t sequence;
+  uint32_t count; /* how often the hold must be released, > 0 */
+  uint32_t flags; /* KVC_HOLD_CANCEL */
+} kvc_hold_item;
+
+typedef struct kvc_hold_result {
+  kvc_status status;
+  uint32_t reserved;
+  uint64_t hold;
+} kvc_hold_result;
+
+/* Closes active sequences whose pages are still to be read, or written, from
+ * outside: by a transfer to another engine, say, one count for each peer. The
+ * sequence's id is stale at once; its pages stay where they are until the hold
+ * has been released `count` times, and only then follows what a release does. A
+ * hold takes the sequence's place among max_sequences. Per item: BAD_STATE
+ * (suspended), STALE_HANDLE, INVALID_ARGUMENT. */
+KVC_API kvc_status kvc_sequences_release_held(kvc_manager* manager, uint32_t count,
+                                              const kvc_hold_item* items, kvc_hold_result* results,
+                                              kvc_error* error) KVC_NOEXCEPT;
+
+/* Releases each hold once. results[i]: OK, STALE_HANDLE (released as often as it
+ * was counted, or never a hold), OUT_OF_MEMORY (nothing was released). */
+KVC_API kvc_status kvc_holds_release(kvc_manager* manager, uint32_t count, const uint64_t* holds,
+                                     kvc_status* results, kvc_error* error) KVC_NOEXCEPT;
 
 /* kvc_suspend_item.flags */
 enum {
@@ -711,6 +754,8 @@ typedef struct kvc_stats {
   uint64_t expired_blocks;     /* returned to the default priority */
   uint64_t evicted_ttl_blocks; /* of evicted_blocks, by reason; the rest: capacity */
   uint64_t evicted_ended_blocks;
+  uint64_t holds;      /* of released sequences, not ended yet */
+  uint64_t held_pages; /* pages in those */
 } kvc_stats;
 
 KVC_API void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT;
@@ -755,6 +800,24 @@ KVC_API kvc_status kvc_device_stream_destroy(kvc_manager* manager, uint64_t devi
 KVC_API kvc_status kvc_device_fences_query(kvc_manager* manager, uint32_t count,
                                            const kvc_fence* fences, uint8_t* done,
                                            kvc_error* error) KVC_NOEXCEPT;
+/* A device stream whose fences are steps, for engines that know of their kernels
+ * no more than that a step has been completed. (stream, step) is reached by
+ * kvc_step_done. Nothing can be queued on it, and it cannot be made to wait: the
+ * engine waits itself for the fences it is told. It is one of the 63 streams;
+ * kvc_device_stream_destroy is KVC_BUSY as long as a step is not done. */
+KVC_API kvc_status kvc_step_stream_create(kvc_manager* manager, uint64_t* out,
+                                          kvc_error* error) KVC_NOEXCEPT;
+/* From now on the stream's fences are of this step, > 0: call it before the
+ * step's calls. Steps never go back (else INVALID_ARGUMENT). Stream 0: all step
+ * streams that are not beyond this step. */
+KVC_API kvc_status kvc_step_begin(kvc_manager* manager, uint64_t device_stream, uint64_t step,
+                                  kvc_error* error) KVC_NOEXCEPT;
+/* All kernels of this step and those before it have been executed. Again, or for
+ * an older one: nothing. INVALID_ARGUMENT for a step that has not begun. Stream
+ * 0: all step streams, up to what each of them has begun. */
+KVC_API kvc_status kvc_step_done(kvc_manager* manager, uint64_t device_stream, uint64_t step,
+                                 kvc_error* error) KVC_NOEXCEPT;
+
 /* Makes later work of a device stream wait for fences of others. */
 KVC_API kvc_status kvc_device_stream_wait(kvc_manager* manager, uint64_t device_stream,
                                           uint32_t count, const kvc_fence* fences,
