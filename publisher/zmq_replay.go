@@ -13,6 +13,8 @@ import (
 	"time"
 
 	zmq "github.com/pebbe/zmq4"
+
+	"github.com/kvcast/kvcast/publisher/internal/zmqwait"
 )
 
 const (
@@ -37,7 +39,6 @@ type zmqReplaySocket struct {
 	ctx    *zmq.Context
 	shared bool
 	socket *zmq.Socket
-	poller *zmq.Poller
 	// waker is one end of a pair; the goroutine that calls wake uses it. wakened
 	// is the other end.
 	waker, wakened *zmq.Socket
@@ -133,9 +134,6 @@ func (t *zmqReplaySocket) openSockets(ipv6 bool) (err error) {
 	if err = retryEINTR(func() error { return t.waker.Connect(name) }); err != nil {
 		return transportError("pair", err)
 	}
-	t.poller = zmq.NewPoller()
-	t.poller.Add(t.socket, zmq.POLLIN)
-	t.poller.Add(t.wakened, zmq.POLLIN)
 	return nil
 }
 
@@ -222,20 +220,11 @@ func (t *zmqReplaySocket) send(frames [][]byte) sendResult {
 }
 
 func (t *zmqReplaySocket) wait(timeout time.Duration) error {
-	if timeout > 0 {
-		// The poller counts in milliseconds and cuts off the rest.
-		timeout = (timeout + time.Millisecond - 1).Truncate(time.Millisecond)
-	}
-	var ready []zmq.Polled
-	err := retryEINTR(func() (err error) { ready, err = t.poller.Poll(timeout); return err })
-	if err != nil {
+	if err := zmqwait.Read(timeout, t.socket, t.wakened); err != nil {
 		return err
 	}
-	for _, r := range ready {
-		if r.Socket == t.wakened {
-			t.wakened.RecvBytes(zmq.DONTWAIT)
-		}
-	}
+	// What ends this wait must not end the next one.
+	t.wakened.RecvBytes(zmq.DONTWAIT)
 	return nil
 }
 

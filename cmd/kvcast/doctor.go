@@ -220,11 +220,9 @@ func (d *diagnosis) print(w io.Writer) error {
 	row("cpu", "cpu", "%s", processors)
 	row("sha-256", "sha256", "%s, %d chains side by side (%s)", d.SHA256.Implementation, d.SHA256.Lanes,
 		have([]string{"SSSE3", "SSE4.1", "SHA-NI"}, d.CPU.SSSE3, d.CPU.SSE41, d.CPU.SHANI))
-	curve := "CURVE not known"
-	if c := d.Libzmq.CURVE; c != nil && *c {
+	curve := "without CURVE"
+	if d.Libzmq.CURVE {
 		curve = "with CURVE"
-	} else if c != nil {
-		curve = "without CURVE"
 	}
 	row("libzmq", "", "%s, %s", d.Libzmq.Version, curve)
 	memory := fmt.Sprintf("%s, %s available", bytesText(&d.Memory.TotalBytes), bytesText(&d.Memory.AvailableBytes))

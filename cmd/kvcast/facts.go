@@ -4,8 +4,6 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"io/fs"
 	"path"
 	"runtime"
@@ -66,8 +64,7 @@ type sha256Facts struct {
 
 type libzmqFacts struct {
 	Version string `json:"version"`
-	// CURVE is nil where it cannot be told.
-	CURVE *bool `json:"curve"`
+	CURVE   bool   `json:"curve"`
 }
 
 type memoryFacts struct {
@@ -124,7 +121,7 @@ func gather(root fs.FS, list func() (*inventory.Inventory, error)) facts {
 		},
 		CPU:    readCPU(root),
 		SHA256: sha256Facts{cgo.SHA256Backend(), sha256Lanes},
-		Libzmq: libzmqFacts{subscribe.ZMQVersion(), hasCURVE(root)},
+		Libzmq: libzmqFacts{subscribe.ZMQVersion(), subscribe.ZMQHasCurve()},
 		Memory: readMemory(root),
 		Limits: limitFacts{
 			Memlock:      softLimit(unix.RLIMIT_MEMLOCK),
@@ -251,27 +248,4 @@ func cgroupLimit(root fs.FS, total uint64) *uint64 {
 		}
 	}
 	return lowest
-}
-
-// hasCURVE tells whether the libzmq of this process speaks CURVE, by the name
-// of the protocol that such a library must hold; nil if there is no such file.
-func hasCURVE(root fs.FS) *bool {
-	b, err := fs.ReadFile(root, "proc/self/maps")
-	if err != nil {
-		return nil
-	}
-	for scanner := bufio.NewScanner(bytes.NewReader(b)); scanner.Scan(); {
-		// ADDRESSES MODE OFFSET DEVICE INODE PATH
-		parts := strings.Fields(scanner.Text())
-		if len(parts) < 6 || !strings.HasPrefix(path.Base(parts[5]), "libzmq.so") {
-			continue
-		}
-		library, err := fs.ReadFile(root, strings.TrimPrefix(parts[5], "/"))
-		if err != nil {
-			return nil
-		}
-		found := bytes.Contains(library, []byte("CurveZMQMESSAGE"))
-		return &found
-	}
-	return nil
 }

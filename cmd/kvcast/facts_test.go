@@ -79,26 +79,6 @@ func TestReadCPU(t *testing.T) {
 	}
 }
 
-func TestHasCURVE(t *testing.T) {
-	const maps = "55-56 r--p 00000000 fe:00 1 /usr/bin/kvcast\n57-58 rw-p 00000000 00:00 0 \n" +
-		"59-60 r-xp 00002000 fe:00 2 /usr/lib/libzmq.so.5.2.4\n"
-	for name, c := range map[string]struct {
-		files map[string]string
-		want  *bool
-	}{
-		"with":       {map[string]string{"proc/self/maps": maps, "usr/lib/libzmq.so.5.2.4": "..CurveZMQMESSAGEC.."}, pointer(true)},
-		"without":    {map[string]string{"proc/self/maps": maps, "usr/lib/libzmq.so.5.2.4": "..ZMQ.."}, pointer(false)},
-		"unreadable": {map[string]string{"proc/self/maps": maps}, nil},
-		"static":     {map[string]string{"proc/self/maps": "55-56 r--p 00000000 fe:00 1 /usr/bin/kvcast\n"}, nil},
-		"no maps":    {nil, nil},
-	} {
-		got := hasCURVE(tree(c.files))
-		if (got == nil) != (c.want == nil) || got != nil && *got != *c.want {
-			t.Errorf("%s: got %v", name, got)
-		}
-	}
-}
-
 // The number of lanes is the library's.
 func TestSHA256Lanes(t *testing.T) {
 	header, err := os.ReadFile("../../native/src/sha256.h")

@@ -14,6 +14,8 @@ var (
 	ErrMirrorFull = errors.New("mirror is full")
 	// ErrEndpoint: an endpoint that a subscriber cannot connect to.
 	ErrEndpoint = errors.New("bad endpoint")
+	// ErrOption: a field of the options has a value that it cannot have.
+	ErrOption = errors.New("bad option")
 	// ErrFrames: a message that is not topic, sequence number and payload.
 	ErrFrames = errors.New("malformed message")
 	// ErrTimeout: no message within the time given to Receive.

@@ -4,6 +4,7 @@
 package subscribe
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -43,6 +44,24 @@ type FollowerOptions struct {
 	// asked for later. 0 means DefaultMaxHeld and DefaultMaxHeldBytes.
 	MaxHeld      int
 	MaxHeldBytes int
+}
+
+// maxReplayTimeout keeps its multiples within a Duration.
+const maxReplayTimeout = 24 * time.Hour
+
+// check returns ErrOption for what no follower can be.
+func (o FollowerOptions) check() error {
+	switch {
+	case o.ReplayTimeout < 0 || o.ReplayTimeout > maxReplayTimeout:
+		return optionError("ReplayTimeout", o.ReplayTimeout, fmt.Sprintf("0 to %v", maxReplayTimeout))
+	case o.ReplayAttempts < 0:
+		return optionError("ReplayAttempts", o.ReplayAttempts, "at least 0")
+	case o.MaxHeld < 0:
+		return optionError("MaxHeld", o.MaxHeld, "at least 0")
+	case o.MaxHeldBytes < 0:
+		return optionError("MaxHeldBytes", o.MaxHeldBytes, "at least 0")
+	}
+	return o.Client.check()
 }
 
 // FollowerStats counts what a Follower has done.
@@ -88,23 +107,16 @@ type Follower struct {
 }
 
 // Follow begins to receive. It returns ErrEndpoint for endpoints that cannot be
-// right and waits for nobody.
+// right and ErrOption for numbers that cannot, before it opens anything, and
+// waits for nobody.
 func Follow(o FollowerOptions) (*Follower, error) {
-	for _, d := range []struct {
-		value  *int
-		preset int
-	}{
-		{&o.MaxHeld, DefaultMaxHeld},
-		{&o.MaxHeldBytes, DefaultMaxHeldBytes},
-		{&o.ReplayAttempts, DefaultReplayAttempts},
-	} {
-		if *d.value <= 0 {
-			*d.value = d.preset
-		}
+	if err := o.check(); err != nil {
+		return nil, err
 	}
-	if o.ReplayTimeout <= 0 {
-		o.ReplayTimeout = DefaultReplayTimeout
-	}
+	o.MaxHeld = cmp.Or(o.MaxHeld, DefaultMaxHeld)
+	o.MaxHeldBytes = cmp.Or(o.MaxHeldBytes, DefaultMaxHeldBytes)
+	o.ReplayAttempts = cmp.Or(o.ReplayAttempts, DefaultReplayAttempts)
+	o.ReplayTimeout = cmp.Or(o.ReplayTimeout, DefaultReplayTimeout)
 	var ipv6 bool
 	if o.Replay != "" {
 		var err error

@@ -5,6 +5,7 @@ package subscribe
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	zmq "github.com/pebbe/zmq4"
 
+	"github.com/kvcast/kvcast/publisher/internal/zmqwait"
 	"github.com/kvcast/kvcast/publisher/wire"
 )
 
@@ -56,9 +58,25 @@ type ClientOptions struct {
 	Endpoint string
 	// Topic is the prefix of the topics to receive; "" means all.
 	Topic string
-	// HWM and MaxMessage; 0 means DefaultHWM and DefaultMaxMessage.
+	// HWM is the number of messages that may wait in this process, MaxMessage the
+	// longest frame in bytes; 0 means DefaultHWM and DefaultMaxMessage.
 	HWM        int
 	MaxMessage int
+}
+
+// check returns ErrOption for what no client can be.
+func (o ClientOptions) check() error {
+	switch {
+	case o.HWM < 0 || int64(o.HWM) > math.MaxInt32:
+		return optionError("HWM", o.HWM, fmt.Sprintf("0 to %d", math.MaxInt32))
+	case o.MaxMessage < 0:
+		return optionError("MaxMessage", o.MaxMessage, "at least 0")
+	}
+	return nil
+}
+
+func optionError(field string, value any, want string) error {
+	return &Error{"connect", ErrOption, fmt.Sprintf("%s %v: want %s", field, value, want)}
 }
 
 // Message is one live message. Its parts belong to the caller.
@@ -78,16 +96,19 @@ type Client struct {
 	limit   int // of a frame, in bytes
 	socket  *zmq.Socket
 	monitor *zmq.Socket
-	wait    time.Duration
 	// lost is when a connection ended, until ZeroMQ tries again.
 	lost time.Time
 	// handshakes counts how often the client was connected.
 	handshakes int
 }
 
-// Connect begins to receive. It returns ErrEndpoint for an endpoint that
-// cannot be right and does not wait for the publisher.
+// Connect begins to receive. It returns ErrEndpoint for an endpoint that cannot
+// be right and ErrOption for a number that cannot, before it opens anything, and
+// does not wait for the publisher.
 func Connect(o ClientOptions) (*Client, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
 	ipv6, err := checkEndpoint("connect", o.Endpoint)
 	if err != nil {
 		return nil, err
@@ -98,7 +119,7 @@ func Connect(o ClientOptions) (*Client, error) {
 	if o.MaxMessage == 0 {
 		o.MaxMessage = DefaultMaxMessage
 	}
-	c := &Client{wait: -1, limit: o.MaxMessage}
+	c := &Client{limit: o.MaxMessage}
 	if c.ctx, err = zmq.NewContext(); err != nil {
 		return nil, &Error{"connect", err, "context"}
 	}
@@ -163,27 +184,26 @@ func (c *Client) Receive(wait time.Duration) (*Message, error) {
 	if c.socket == nil {
 		return nil, &Error{"receive", ErrClosed, ""}
 	}
-	// ZeroMQ counts in milliseconds and takes 0 for "do not wait".
-	if wait = max(wait.Truncate(time.Millisecond), time.Millisecond); wait != c.wait {
-		if err := c.socket.SetRcvtimeo(wait); err != nil {
-			return nil, &Error{"receive", err, "option RCVTIMEO"}
+	end := time.Now().Add(max(wait, time.Millisecond))
+	for {
+		m, err := c.poll()
+		if err != nil || m != nil {
+			return m, err
 		}
-		c.wait = wait
+		left := time.Until(end)
+		if left <= 0 {
+			return nil, c.idle()
+		}
+		if err := zmqwait.Read(left, c.socket); err != nil {
+			return nil, &Error{"receive", err, "poll"}
+		}
 	}
-	m, err := c.read(0)
-	if err == nil && m == nil {
-		return nil, c.idle()
-	}
-	return m, err
 }
 
 // poll returns the next message, nil if there is none yet, or ErrFrames.
-func (c *Client) poll() (*Message, error) { return c.read(zmq.DONTWAIT) }
-
-// read returns the next message, nil if there is none, or ErrFrames.
-func (c *Client) read(flags zmq.Flag) (*Message, error) {
+func (c *Client) poll() (*Message, error) {
 	var frames [wire.LiveFrames][]byte
-	n, err := readFrames(c.socket, flags, frames[:])
+	n, err := readFrames(c.socket, frames[:])
 	switch {
 	case err != nil:
 		return nil, &Error{"receive", err, ""}
@@ -203,9 +223,9 @@ func (c *Client) read(flags zmq.Flag) (*Message, error) {
 // is none. The frames are read one by one: a message may have very many, and
 // they are there as a whole once the first one is. Those that do not fit into
 // frames are dropped.
-func readFrames(s *zmq.Socket, flags zmq.Flag, frames [][]byte) (n int, err error) {
+func readFrames(s *zmq.Socket, frames [][]byte) (n int, err error) {
 	for more := true; more; n++ {
-		frame, err := s.RecvBytes(flags)
+		frame, err := s.RecvBytes(zmq.DONTWAIT)
 		if err != nil {
 			if zmq.AsErrno(err) == zmq.Errno(syscall.EAGAIN) {
 				return 0, nil
@@ -341,3 +361,6 @@ func ZMQVersion() string {
 	major, minor, patch := zmq.Version()
 	return fmt.Sprintf("%d.%d.%d", major, minor, patch)
 }
+
+// ZMQHasCurve reports whether that library speaks CURVE.
+func ZMQHasCurve() bool { return zmq.HasCurve() }

@@ -9,6 +9,7 @@ import (
 
 	zmq "github.com/pebbe/zmq4"
 
+	"github.com/kvcast/kvcast/publisher/internal/zmqwait"
 	"github.com/kvcast/kvcast/publisher/wire"
 )
 
@@ -79,7 +80,7 @@ func (r *replayer) drop() {
 // ErrFrames for what belongs to no answer. The end is a message with EndSeq.
 func (r *replayer) read() (*Message, error) {
 	var frames [topicFrames][]byte
-	n, err := readFrames(r.socket, zmq.DONTWAIT, frames[:])
+	n, err := readFrames(r.socket, frames[:])
 	switch {
 	case err != nil:
 		return nil, &Error{"replay", err, ""}
@@ -110,13 +111,11 @@ func (r *replayer) read() (*Message, error) {
 // await waits until there is something to read, live, of a replay or of the
 // state of the connection, or the time is over.
 func (c *Client) await(r *replayer, d time.Duration) error {
-	p := zmq.NewPoller()
-	p.Add(c.socket, zmq.POLLIN)
-	p.Add(c.monitor, zmq.POLLIN)
+	sockets := []*zmq.Socket{c.socket, c.monitor}
 	if r.socket != nil {
-		p.Add(r.socket, zmq.POLLIN)
+		sockets = append(sockets, r.socket)
 	}
-	if _, err := p.Poll(max(d, time.Millisecond)); err != nil {
+	if err := zmqwait.Read(max(d, time.Millisecond), sockets...); err != nil {
 		return &Error{"receive", err, "poll"}
 	}
 	return nil
