@@ -25,6 +25,17 @@ const (
 	maxPause = 10 * time.Millisecond
 	// maxStall is how long a replay may make no progress.
 	maxStall = 30 * time.Second
+	// A place is lent to whoever uses it. Else as many peers as there are places,
+	// each of which takes one message before every maxStall, would keep all others
+	// out for ever. So progress is looked at in windows of paceWindow: who took
+	// neither paceMessages nor paceBytes in its last one loses its place, but only
+	// to a request that waits for it. A reader that sleeps 1 ms for each frame
+	// takes 250 messages a second, one of ten frames a second 75 in a window, a
+	// link of 64 KB/s 2 MB: all of them keep their places. What fills the buffers
+	// on the way at first counts as taken, so a place may be held for two windows.
+	paceWindow   = maxStall
+	paceMessages = 15
+	paceBytes    = 1 << 20
 )
 
 // replayCounters is what Stats tells of replays.
@@ -102,6 +113,27 @@ type replay struct {
 	// whose queue is full.
 	progress, resume time.Time
 	pause            time.Duration
+	// Since window began, messages and bytes have been taken; slow is what was
+	// found of the window before.
+	window          time.Time
+	messages, bytes int
+	slow            bool
+}
+
+// took notes a message that has been taken.
+func (r *replay) took(bytes int, now time.Time) {
+	r.progress, r.pause = now, 0
+	r.messages++
+	r.bytes += bytes
+}
+
+// judge ends a window that is over. One that was looked at late, because the
+// server itself was held up, does not count against the peer.
+func (r *replay) judge(now time.Time) {
+	if length := now.Sub(r.window); length >= paceWindow {
+		r.slow = length < 2*paceWindow && r.messages < paceMessages && r.bytes < paceBytes
+		r.window, r.messages, r.bytes = now, 0, 0
+	}
 }
 
 func newReplayServer(s *settings, socket replaySocket, r *ring, c *replayCounters) *replayServer {
@@ -161,6 +193,7 @@ func (s *replayServer) round() bool {
 			return false
 		}
 	default:
+		s.makePlace()
 		s.admit(now)
 	}
 	if s.ring.overPinned() {
@@ -224,6 +257,25 @@ func (s *replayServer) running(identity []byte) int {
 	return -1
 }
 
+// makePlace takes the place of a slow replay for a request that could use it.
+// The peer is cut off: it would wait for the rest for ever, and its queue would
+// stay in memory.
+func (s *replayServer) makePlace() {
+	if len(s.active) < maxReplays || !s.waiting.any(s.ready) {
+		return
+	}
+	for i, r := range s.active {
+		if r.slow {
+			s.socket.cut(r.from)
+			s.abort(i)
+			return
+		}
+	}
+}
+
+// ready says whether a request that waits may begin.
+func (s *replayServer) ready(q request) bool { return s.running(q.identity) < 0 && q.from.open() }
+
 // admit starts replays while there are places. An identity has one at a time.
 func (s *replayServer) admit(now time.Time) {
 	for len(s.active) < maxReplays {
@@ -235,7 +287,7 @@ func (s *replayServer) admit(now time.Time) {
 		if truncated {
 			s.counters.truncated.Add(1)
 		}
-		s.active = append(s.active, &replay{identity: q.identity, from: q.from, run: run, progress: now})
+		s.active = append(s.active, &replay{identity: q.identity, from: q.from, run: run, progress: now, window: now})
 	}
 }
 
@@ -246,6 +298,7 @@ func (s *replayServer) step(r *replay, now time.Time) bool {
 		s.dropped(1)
 		return false
 	}
+	r.judge(now)
 	seq, payload, more := r.run.batch()
 	topic := s.topic
 	if !more {
@@ -258,7 +311,7 @@ func (s *replayServer) step(r *replay, now time.Time) bool {
 	s.frames = append(frames, wire.AppendSeq(s.seq[:0], seq), payload)
 	switch s.socket.send(s.frames) {
 	case sendDone:
-		r.progress, r.pause = now, 0
+		r.took(len(payload), now)
 		if !more {
 			return false
 		}

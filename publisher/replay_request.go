@@ -3,7 +3,11 @@
 
 package publisher
 
-import "github.com/kvcast/kvcast/publisher/wire"
+import (
+	"slices"
+
+	"github.com/kvcast/kvcast/publisher/wire"
+)
 
 // maxRequestFrames is the longest request: identity, delimiter, start. One more
 // frame is kept of a longer one, so that it is seen to be too long.
@@ -89,6 +93,11 @@ func (w *waitingList) prune(gone func(request) bool) (n int) {
 	clear(w.requests[len(kept):])
 	w.requests = kept
 	return n
+}
+
+// any reports whether ready holds for a request.
+func (w *waitingList) any(ready func(request) bool) bool {
+	return slices.ContainsFunc(w.requests, ready)
 }
 
 // take removes the first request for which ready holds.

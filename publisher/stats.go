@@ -55,7 +55,8 @@ type Stats struct {
 	// ReplayRequests counts well-formed requests for earlier batches,
 	// ReplayMalformed the others, which get no answer. ReplayTruncated counts the
 	// replays that could not begin where they should have, ReplayAborted the
-	// requests that did not get their answer to the end, and ReplayBatches the
+	// requests that did not get their answer to the end (the peer went, was too
+	// slow or asked again, or the publisher closed), and ReplayBatches the
 	// batches that replays have handed to the socket, end marks not included.
 	ReplayRequests, ReplayMalformed, ReplayTruncated, ReplayAborted, ReplayBatches uint64
 	// RingBatches and RingBytes are what is kept for replays, a contiguous run of

@@ -1,0 +1,129 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package publisher
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// paced runs the server for a time of its own clock, in which each peer is given
+// room for one message in each of its intervals.
+func paced(s *replayServer, f *fakeReplaySocket, d time.Duration, every map[string]time.Duration) {
+	next := make(map[string]time.Time)
+	for id, interval := range every {
+		next[id] = f.clock.Add(interval)
+	}
+	for end := f.clock.Add(d); f.clock.Before(end); {
+		for id, interval := range every {
+			if !f.clock.Before(next[id]) {
+				f.room[id] = 1
+				next[id] = next[id].Add(interval)
+			}
+		}
+		if n := len(f.waits); n > 0 && f.waits[n-1] < 0 {
+			return // nothing is left to do
+		}
+		s.round()
+	}
+}
+
+// occupy fills all places with peers of one pace, over connections that are
+// open.
+func occupy(t *testing.T, s *replayServer, f *fakeReplaySocket, interval time.Duration) map[string]time.Duration {
+	t.Helper()
+	every := make(map[string]time.Duration)
+	for i := range maxReplays {
+		id := fmt.Sprintf("peer%02d", i)
+		f.room[id], every[id] = 0, interval
+		f.request(id, 0, ownConnection(t))
+	}
+	s.round()
+	if len(s.active) != maxReplays {
+		t.Fatalf("%d active", len(s.active))
+	}
+	return every
+}
+
+// Peers that take a message before each time-out and no more keep their places only while
+// nobody waits for one; then as many go as are needed.
+func TestReplayPlacesOfIdlersAreFreed(t *testing.T) {
+	s, f := newFakeServer(t, nil, 1000)
+	every := occupy(t, s, f, 14*time.Second) // paced may begin in the middle
+	paced(s, f, 10*time.Minute, every)
+	if n := s.counters.aborted.Load(); n != 0 || len(f.cuts) != 0 {
+		t.Fatalf("%d aborted while nobody waited", n)
+	}
+	// A peer's second request waits for its first and takes nobody's place.
+	f.request("peer03", 5, s.active[3].from)
+	paced(s, f, time.Minute, every)
+	if n := s.counters.aborted.Load(); n != 0 {
+		t.Fatalf("%d aborted for a second request", n)
+	}
+	begin := f.clock
+	for i := range 3 {
+		f.request(fmt.Sprint("honest", i), 990, ownConnection(t))
+	}
+	for range 100 {
+		s.round()
+	}
+	for i := range 3 {
+		wantRun(t, f.received(fmt.Sprint("honest", i)), 990, 999)
+	}
+	if took := f.clock.Sub(begin); took > time.Second {
+		t.Errorf("waited for %v", took)
+	}
+	if n := s.counters.aborted.Load(); n < 1 || n > 3 || len(f.cuts) != int(n) {
+		t.Errorf("%d aborted, %d cut", n, len(f.cuts))
+	}
+}
+
+// If the places were taken just now, a request waits for two windows at most.
+func TestReplayRequestWaitsForTwoWindows(t *testing.T) {
+	s, f := newFakeServer(t, nil, 1000)
+	every := occupy(t, s, f, 29*time.Second)
+	for id := range every {
+		f.room[id] = 70 // what buffers take
+	}
+	f.request("honest", 990, ownConnection(t))
+	paced(s, f, 2*paceWindow+time.Second, every)
+	wantRun(t, f.received("honest"), 990, 999)
+}
+
+// Readers that are slow but read keep their places, whoever waits.
+func TestReplaySlowReadersAreServed(t *testing.T) {
+	for name, c := range map[string]struct {
+		interval time.Duration
+		batch    int
+	}{
+		// 1 ms for each of the four frames of a message, and ten frames a second.
+		"1 ms per frame":      {4 * time.Millisecond, 100},
+		"ten frames a second": {400 * time.Millisecond, 100},
+		"64 KB/s":             {16 * time.Second, 1 << 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, f := newFakeServer(t, nil, 0)
+			n := 10000
+			if c.batch > 1000 {
+				n = 20
+			}
+			payload := pattern(1, c.batch)
+			for seq := range uint64(n) {
+				s.ring.push(seq, payload)
+			}
+			every := occupy(t, s, f, c.interval)
+			f.request("waits", uint64(n-1), ownConnection(t))
+			paced(s, f, time.Duration(n+10)*(c.interval+maxPause), every)
+			if n := s.counters.aborted.Load(); n != 0 {
+				t.Errorf("%d aborted", n)
+			}
+			for id := range every {
+				wantRun(t, f.received(id), 0, uint64(n-1))
+				break
+			}
+			wantRun(t, f.received("waits"), uint64(n-1), uint64(n-1))
+		})
+	}
+}
