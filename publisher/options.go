@@ -65,6 +65,11 @@ type Options struct {
 	// Key endpoint, default tcp://127.0.0.1:5557. Rank r binds PORT+r, or
 	// appends _dp<r> to an ipc or inproc name (r > 0). Port 0 or * takes a free
 	// port for any rank; Publisher.Endpoint tells which.
+	//
+	// On Linux a tcp peer that sends more than a subscriber (or whoever asks for
+	// replays) needs is cut off before it has filled the memory. Of an ipc peer the
+	// system does not tell what it has sent, so nobody is cut off there: put the
+	// path where only those can open it who are trusted not to flood.
 	Endpoint string
 	// Rank is the global data-parallel rank, 0 <= Rank < Ranks; it is the third
 	// element of every payload. Key data_parallel_rank, default 0.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 const (
@@ -37,6 +38,8 @@ type peers struct {
 	// has been closed may have become anything else.
 	ours  func(fd int) bool
 	known map[int]*peer // by descriptor
+	// meter learns which connections have sent whole messages; nil without one.
+	meter *meter
 }
 
 // peer is one connection.
@@ -71,6 +74,7 @@ func (s *peers) take(message []byte, descriptor string) (cut bool) {
 	if p == nil || p.cut {
 		return false
 	}
+	s.meter.message(connection{fd, p.inode}, time.Now())
 	p.wire += 2 + len(message)
 	if p.spent += peerMessage + len(message); p.spent > peerBudget {
 		// Messages of an earlier connection with this descriptor may have been

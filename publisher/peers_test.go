@@ -308,3 +308,45 @@ func TestBacklogOfOthers(t *testing.T) {
 		t.Errorf("number %d, want 1", m.seq)
 	}
 }
+
+// Frames of a message that never ends do not come out of ZeroMQ, which keeps
+// them in memory: whoever sends them is cut off, and others notice nothing.
+func TestEndlessMessageIsCut(t *testing.T) {
+	for name, block := range map[string]string{
+		"short": strings.Repeat("\x01\x00", 1000),
+		"long":  strings.Repeat("\x01\xff"+strings.Repeat("x", 255), 100),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var cuts atomic.Int64
+			o := localOptions(t)
+			o.Warn = func(m string) {
+				if !strings.Contains(m, "cut off") {
+					t.Errorf("warning: %s", m)
+				}
+				cuts.Add(1)
+			}
+			p := mustNew(t, o)
+			mustStart(t, p)
+			honest := subscribe(t, p)
+			hostile, sent := newRawPeer(t, p.Endpoint()), 0
+			for {
+				n, err := hostile.Write([]byte(block))
+				if sent += n; errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Fatal(err)
+				} else if err != nil {
+					break
+				}
+				if sent > 256<<20 {
+					t.Fatalf("not cut off after %d bytes", sent)
+				}
+			}
+			t.Logf("cut off after %d bytes", sent)
+			eventually(t, "a warning", func() bool { return cuts.Load() == 1 })
+			eventually(t, "one connection", func() bool { return connections(p.Endpoint()) == 1 })
+			publishBatches(t, p, 1)
+			if m := honest.next(); m.seq != 1 {
+				t.Errorf("number %d, want 1", m.seq)
+			}
+		})
+	}
+}

@@ -239,7 +239,7 @@ func TestMeter(t *testing.T) {
 	cuts := 0
 	fresh := func() *meter {
 		received, cuts = 0, 0
-		return &meter{ours: func(int) bool { return true }, cut: func() { cuts++ }, known: make(map[uint64]*usage),
+		return &meter{allowance: requestAllowance(), ours: func(int) bool { return true }, cut: func() { cuts++ }, known: make(map[uint64]*usage),
 			received: func(int) (uint64, bool) { return received, true }}
 	}
 	over := func(m *meter) bool { return m.known[inode].cut }
@@ -282,7 +282,8 @@ func TestMeter(t *testing.T) {
 	if over(m) {
 		t.Error("cut off too early for silence")
 	}
-	received++
+	now = now.Add(time.Second)
+	received += meterSilent / 10 // the rest of the allowance, and what was forgiven
 	m.sweep([]int{fd}, now)
 	if !over(m) {
 		t.Error("not cut off for silence")
@@ -290,6 +291,20 @@ func TestMeter(t *testing.T) {
 	m.sweep(nil, now)
 	if m.sweep(nil, now); len(m.known) != 0 {
 		t.Errorf("%d connections remembered", len(m.known))
+	}
+
+	// A subscriber is silent for a year, but for heartbeats.
+	m = fresh()
+	m.allowance = subscriptionAllowance(time.Second)
+	received = 64 << 20 // peers counts those
+	m.message(c, now)
+	for range 365 * 24 {
+		now = now.Add(time.Hour)
+		received += 3600 * (9 + 7) // its own, and answers to ours
+		m.sweep([]int{fd}, now)
+	}
+	if over(m) {
+		t.Error("cut off for heartbeats")
 	}
 	m.message(connection{}, now) // inproc
 	(*meter)(nil).message(c, now)

@@ -36,8 +36,10 @@ type zmqTransport struct {
 	// frames is socket, for what is sent and read all the time.
 	frames frameSocket
 	peers  peers
-	guard  *guard // nil without connections
-	cuts   atomic.Uint64
+	// guard and meter are nil without TCP connections.
+	guard *guard
+	meter *meter
+	cuts  atomic.Uint64
 	// warn may be nil.
 	warn func(string)
 	// place is where the socket is bound.
@@ -81,6 +83,8 @@ func (t *zmqTransport) open(ctx context.Context) (string, bool, error) {
 	}
 	if t.place.at.scheme == schemeTCP {
 		t.guard = newGuard(t.peers.ours, t.cutOff)
+		t.meter = newMeter(subscriptionAllowance(t.settings.ZMTPHeartbeat), t.peers.ours, t.cutOff)
+		t.peers.meter = t.meter
 	}
 	return bound, exposed, nil
 }
@@ -100,8 +104,8 @@ func (t *zmqTransport) openSocket(ipv6 bool) (err error) {
 		{"XPUB_VERBOSER", func() error { return s.SetXpubVerboser(1) }},
 		// A connection whose queue is full is not read; if its peer hangs up
 		// then, ZeroMQ 4.3.4 aborts the process at the next heartbeat or ping
-		// (assertion !_io_error). So no queue is ever full; peers and guard
-		// bound what a connection can put into it.
+		// (assertion !_io_error). So no queue is ever full; peers, meter
+		// and guard bound what a connection can put into it.
 		{"RCVHWM", func() error { return s.SetRcvhwm(0) }},
 		{"MAXMSGSIZE", func() error { return s.SetMaxmsgsize(maxPeerMessage) }},
 		// Until close sets it, so that a failed Start cannot linger.
@@ -171,6 +175,8 @@ func (t *zmqTransport) close(linger time.Duration) {
 		t.guard.stop()
 		t.guard = nil
 	}
+	t.meter.stop()
+	t.meter, t.peers.meter = nil, nil
 	if t.socket != nil {
 		retryEINTR(func() error { return t.socket.SetLinger(linger.Truncate(time.Millisecond)) })
 		t.socket.Close()

@@ -84,7 +84,7 @@ func openReplaySocket(ctx context.Context, s *settings, warn func(string)) (_ *z
 		return nil, "", false, err
 	}
 	if t.place.at.scheme == schemeTCP {
-		t.meter = newMeter(t.ours, t.wasCut)
+		t.meter = newMeter(requestAllowance(), t.ours, t.wasCut)
 	}
 	return t, bound, exposed, nil
 }
