@@ -116,6 +116,27 @@ example-c: ## Build the C example against a private installation of the library,
 	    -Wl,-rpath,"$$(pkg-config --variable=libdir kvcast)"; \
 	  build/example-c
 
+# What the checks of the kernels download, pinned; into build/venv, nothing else is touched.
+CUDA_VENV := build/venv
+NVRTC_PIP := nvidia-cuda-nvrtc-cu11==11.8.89
+NVCC_PIP := nvidia-cuda-nvcc==13.5.37 nvidia-cuda-crt==13.5.37 nvidia-nvvm==13.5.37 nvidia-cuda-runtime==13.5.37 \
+  nvidia-cuda-cccl==13.3.5.0.6
+
+.PHONY: ptx
+ptx: ## Compile the kernels to cuda/kernels/kernels.ptx with NVRTC 11.8 (from pip; needs no GPU, no driver, no toolkit)
+	@cuda/kernels/pip_venv.sh $(CUDA_VENV) $(NVRTC_PIP)
+	$(CUDA_VENV)/bin/python cuda/kernels/make_ptx.py
+
+.PHONY: ptx-check
+ptx-check: ## Compile them and compare with what is checked in (skipped with a reason where pip has no NVRTC)
+	@cuda/kernels/pip_venv.sh $(CUDA_VENV) $(NVRTC_PIP) || { echo "ptx-check: skipped, no NVRTC 11.8 to be had"; exit 0; } && \
+	  set -x; $(CUDA_VENV)/bin/python cuda/kernels/make_ptx.py --check
+
+.PHONY: cuda-check
+cuda-check: ## Kernels under nvcc 13, PTX under ptxas 13, our driver prototypes against cuda.h (skipped where pip has none)
+	@cuda/kernels/pip_venv.sh $(CUDA_VENV) $(NVCC_PIP) || { echo "cuda-check: skipped, no CUDA 13 compiler to be had"; exit 0; } && \
+	  $(CUDA_VENV)/bin/python cuda/kernels/check_kernels.py
+
 .PHONY: vet
 vet: ## go vet
 	$(GO) vet ./...

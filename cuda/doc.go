@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: The kvcast authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cuda is the place of the CUDA device. This version of kvcast has the
-// host device only; what is here already is package inventory, which tells
-// which NVIDIA GPUs a machine has.
+// Package cuda compiles the CUDA device into Go programs. It has no Go API.
+// Nothing of CUDA is needed to build it, and nothing to start what was built:
+// the driver is looked for at run time, when a CUDA device is first asked for.
+//
+// Package inventory, below, tells which NVIDIA GPUs a machine has.
 package cuda

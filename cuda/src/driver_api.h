@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The CUDA driver, found at run time.
+#ifndef KVCAST_CUDA_SRC_DRIVER_API_H_
+#define KVCAST_CUDA_SRC_DRIVER_API_H_
+
+#include <string>
+
+#include "cuda/src/driver_entries.h"
+#include "native/src/status.h"
+
+namespace kvcast::cuda {
+
+// CUDA 11.8: the first driver that translates the PTX we carry (ISA 7.8).
+inline constexpr int kOldestDriver = 11080;
+
+// Why there is no usable driver.
+enum class Fault {
+  kAbsent,        // no libcuda on this machine
+  kBroken,        // a libcuda that cannot be loaded, or is no driver
+  kTooOld,        // older than kOldestDriver
+  kStub,          // the toolkit's stub library instead of the driver's
+  kForbidden,     // the process may not use it
+  kNotReady,      // 802: the fabric manager is not up
+  kMismatch,      // 803: library and kernel module are of different releases
+  kIncompatible,  // 804: a forward-compatibility package on a GPU that has none
+  kNoDevice,      // a driver, but no GPU that this process may see
+  kInitFailed,    // cuInit failed otherwise
+  kForked,        // the driver was initialised by the parent process
+};
+
+// The message says what is wrong and what helps.
+class DriverError : public Error {
+ public:
+  DriverError(Fault fault, const std::string& message, Result code = 0)
+      : Error(KVC_DEVICE_ERROR, message, code), fault_(fault) {}
+  [[nodiscard]] Fault fault() const { return fault_; }
+
+ private:
+  Fault fault_;
+};
+
+struct DriverApi {
+#define KVCAST_CUDA_FIELD(field, name, version, parameters) Result(*field) parameters = nullptr;
+  KVCAST_CUDA_REQUIRED_ENTRIES(KVCAST_CUDA_FIELD)
+  KVCAST_CUDA_OPTIONAL_ENTRIES(KVCAST_CUDA_FIELD)
+#undef KVCAST_CUDA_FIELD
+
+  int version = 0;  // 1000 x major + 10 x minor, of the driver
+  int devices = 0;
+
+  [[nodiscard]] bool has_virtual_memory() const {
+    return range_reserve != nullptr && range_free != nullptr && chunk_create != nullptr &&
+           chunk_release != nullptr && chunk_map != nullptr && chunk_unmap != nullptr &&
+           set_access != nullptr && chunk_granularity != nullptr;
+  }
+};
+
+// Opens libcuda.so.1, else libcuda.so, resolves the entries and initialises the
+// driver; later calls give the same table. No call of the driver, not even its
+// dlopen, happens before the first call of this. Throws DriverError. After a
+// failure the next call tries anew, but a driver may answer a second cuInit with
+// the first one's failure for the life of the process: the message says so.
+// Any thread. The library stays loaded until the process ends: a driver has
+// threads and exit handlers of its own.
+const DriverApi& OpenDriver();
+
+// Throws DriverError(kForked) in a child of the process that opened the driver.
+void RequireSameProcess();
+// The same as a question, for clean-up code, which must then leave the driver alone.
+[[nodiscard]] bool ForkedSinceOpen() noexcept;
+
+// "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory".
+[[nodiscard]] std::string Describe(const DriverApi& api, const char* call, Result result);
+
+// Throws for anything but success: KVC_OUT_OF_MEMORY when the driver said so,
+// else KVC_DEVICE_ERROR, with the driver's number as the system code.
+void Check(const DriverApi& api, const char* call, Result result);
+
+// The driver's call `field` of `api` with what follows; throws as Check. One
+// macro, so that each error names the call.
+#define KVCAST_CUDA(api, field, ...) ::kvcast::cuda::Check((api), #field, (api).field(__VA_ARGS__))
+
+}  // namespace kvcast::cuda
+
+#endif  // KVCAST_CUDA_SRC_DRIVER_API_H_

@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A process that opens whatever driver its library path has, once per word of its
+// command line, and says what came of it: a driver can be opened only once in a
+// process, so tests need many.
+//   open   opens
+//   fork   a child opens and uses the parent's table
+//   host   a manager on the host device is made and used
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "cuda/src/context.h"
+#include "cuda/src/driver_api.h"
+#include "kvcast/kvcast.h"
+
+namespace {
+
+using kvcast::cuda::DriverError;
+
+int Open() {
+  try {
+    const auto& api = kvcast::cuda::OpenDriver();
+    const kvcast::cuda::DeviceContext context(api, 0);
+    std::printf("opened version=%d devices=%d batch=%d\n", api.version, api.devices,
+                api.copy_batch != nullptr ? 1 : 0);
+  } catch (const DriverError& error) {
+    std::printf("fault=%d status=%d code=%d %s\n", static_cast<int>(error.fault()), error.status(),
+                error.system_code(), error.what());
+  } catch (const kvcast::Error& error) {
+    std::printf("error status=%d code=%d %s\n", error.status(), error.system_code(), error.what());
+  }
+  std::fflush(stdout);
+  return 0;
+}
+
+int Fork() {
+  const pid_t child = fork();
+  if (child == 0) {
+    Open();
+    _exit(0);
+  }
+  int status = 0;
+  return child > 0 && waitpid(child, &status, 0) == child && status == 0 ? 0 : 1;
+}
+
+int Host() {
+  kvc_config config;
+  kvc_config_init(&config);
+  config.capacity_blocks = 16;
+  kvc_manager* manager = nullptr;
+  if (kvc_manager_create(&config, nullptr, &manager, nullptr) != KVC_OK) return 1;
+  return kvc_manager_destroy(manager, nullptr) == KVC_OK ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    int failed = 1;
+    if (std::strcmp(argv[i], "open") == 0) failed = Open();
+    if (std::strcmp(argv[i], "fork") == 0) failed = Fork();
+    if (std::strcmp(argv[i], "host") == 0) failed = Host();
+    if (failed != 0) return 1;
+  }
+  return 0;
+}

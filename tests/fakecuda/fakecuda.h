@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// fakecuda: a test double of the CUDA driver, built as libcuda.so.1. What it runs,
+// it runs on the CPU, late and in random legal order; no figure that is measured
+// on it says anything about a GPU. These are the calls by which tests turn it;
+// the driver's own entries are found as in a real libcuda.
+//
+// Programs that do not link it set the environment variable KVC_FAKECUDA to
+// "name=value,..." with the names of fakecuda_options, and KVC_FAKECUDA_LOG to a
+// file that gets one line for each driver call.
+#ifndef KVCAST_TESTS_FAKECUDA_FAKECUDA_H_
+#define KVCAST_TESTS_FAKECUDA_FAKECUDA_H_
+
+#include <cstddef>
+#include <cstdint>
+
+struct fakecuda_options {
+  int devices = 1;
+  int driver_version = 13000;
+  int init_result = 0;        // what cuInit answers, for the life of the process
+  int stub = 0;               // 1 = every call answers 34, as the toolkit's stub does
+  int virtual_memory = 1;     // 0 = the device has no virtual memory management
+  int refuse_fat_binary = 0;  // 1 = a fat binary holds nothing for the device (209)
+  int host_page_tables = 0;   // 1 = a coherent link between host and device
+  int capability = 90;        // 10 x major + minor
+  uint64_t memory_bytes = uint64_t{256} << 20;
+  uint64_t granularity = uint64_t{2} << 20;
+  uint64_t reserved_bytes = 0;  // of the memory, taken by others
+  unsigned queue_depth = 1024;  // operations a stream holds before a call blocks
+  unsigned max_delay_us = 20;   // an operation starts up to so much late
+  uint64_t seed = 1;
+};
+
+struct fakecuda_live {
+  uint64_t contexts;  // retained primary ones and created ones
+  uint64_t streams;
+  uint64_t events;
+  uint64_t modules;
+  uint64_t allocations;  // plain device memory
+  uint64_t ranges;       // reserved
+  uint64_t chunks;       // created or mapped
+  uint64_t pinned;       // allocated or registered host memory
+};
+
+#pragma GCC visibility push(default)
+extern "C" {
+// Waits for all work, then forgets contexts, memory, streams, log and injections.
+void fakecuda_reset(const fakecuda_options* options);
+// The nth (1 = next) coming driver call with that name (null = any) answers `code`
+// and does nothing. nth 0 takes the injection back.
+void fakecuda_inject(const char* call, uint64_t nth, int code);
+// 1 if the injection has struck.
+int fakecuda_injected();
+// Driver calls with that name (null = any) since the last reset or clear.
+uint64_t fakecuda_calls(const char* call);
+void fakecuda_clear_log();
+// While held, no queued operation starts. A synchronising call then waits for ever.
+void fakecuda_hold(int held);
+// Operations that have run since the last reset.
+uint64_t fakecuda_executed();
+// Calls that had to wait because a stream's queue was full.
+uint64_t fakecuda_blocked();
+// Misuse that a real driver would punish at random: count, and the first one in words.
+uint64_t fakecuda_violations();
+const char* fakecuda_first_violation();
+fakecuda_live fakecuda_live_objects();
+// Contexts of the calling program, not primary ones.
+void* fakecuda_context_create(int device);
+void fakecuda_context_destroy(void* context);
+void fakecuda_context_push(void* context);
+void* fakecuda_context_pop();
+void* fakecuda_context_current();
+int fakecuda_context_depth();
+// A stream in that context, blocking ones obey the NULL stream.
+void* fakecuda_stream_create(void* context, int blocking);
+// As between cuStreamBeginCapture and cuStreamEndCapture.
+void fakecuda_stream_capture(void* stream, int capturing);
+// Breaks the context of a device: every later call answers `code`.
+void fakecuda_break(int device, int code);
+}
+#pragma GCC visibility pop
+
+#endif  // KVCAST_TESTS_FAKECUDA_FAKECUDA_H_

@@ -1,0 +1,81 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The kernels, compiled for the CPU from the sources that the device gets, and
+// run thread by thread. They use no shared memory and no barrier, so that is a
+// legal order.
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "cuda/kernels/page_index.h"
+#include "tests/fakecuda/state.h"
+
+// What CUDA C++ has and C++ has not.
+#define __global__
+#define __launch_bounds__(threads)
+namespace {
+struct Dim3 {
+  unsigned x = 0, y = 0, z = 0;
+};
+thread_local Dim3 blockIdx;
+thread_local Dim3 threadIdx;
+thread_local Dim3 blockDim;
+thread_local Dim3 gridDim;
+}  // namespace
+
+void KvcastKernelAccess(unsigned long long address, unsigned long long bytes, bool write) {
+  (void)write;
+  if (address % std::min<unsigned long long>(bytes, 16) != 0 && (bytes & (bytes - 1)) == 0) {
+    throw fakecuda::IllegalAccess();  // a device faults on misaligned access
+  }
+  fakecuda::RequireAccess(address, bytes);
+}
+
+#include "cuda/kernels/kernels.cu"
+
+namespace fakecuda {
+
+namespace {
+
+namespace k = kvcast::kernels;
+
+template <typename Args>
+void Call(void (*kernel)(Args), const void* argument) {
+  Args args;
+  std::memcpy(&args, argument, sizeof args);
+  kernel(args);
+}
+
+}  // namespace
+
+uint64_t KernelArgumentBytes(const std::string& name) {
+  if (name == "kvcast_copy_pages") return sizeof(k::CopyPagesArgs);
+  if (name == "kvcast_copy_ranges") return sizeof(k::CopyRangesArgs);
+  if (name == "kvcast_fill_pages") return sizeof(k::FillPagesArgs);
+  if (name == "kvcast_update_table") return sizeof(k::UpdateTableArgs);
+  return 0;
+}
+
+void RunKernel(const std::string& name, const void* argument, const unsigned grid[3],
+               unsigned threads, uint64_t seed) {
+  gridDim = {grid[0], grid[1], grid[2]};
+  blockDim = {threads, 1, 1};
+  std::vector<unsigned> blocks(size_t{grid[0]} * grid[1]);
+  std::iota(blocks.begin(), blocks.end(), 0u);
+  std::shuffle(blocks.begin(), blocks.end(), std::mt19937_64(seed));
+  for (const unsigned block : blocks) {
+    blockIdx = {block % grid[0], block / grid[0], 0};
+    for (unsigned thread = 0; thread < threads; ++thread) {
+      threadIdx = {thread, 0, 0};
+      if (name == "kvcast_copy_pages") Call(kvcast_copy_pages, argument);
+      if (name == "kvcast_copy_ranges") Call(kvcast_copy_ranges, argument);
+      if (name == "kvcast_fill_pages") Call(kvcast_fill_pages, argument);
+      if (name == "kvcast_update_table") Call(kvcast_update_table, argument);
+    }
+  }
+}
+
+}  // namespace fakecuda

@@ -1,0 +1,322 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/fakecuda/state.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace fakecuda {
+
+namespace {
+
+void Set(fakecuda_options* options, const std::string& name, const std::string& value) {
+  const auto number = std::strtoull(value.c_str(), nullptr, 0);
+  const int small = static_cast<int>(number);
+  if (name == "devices")
+    options->devices = small;
+  else if (name == "driver_version")
+    options->driver_version = small;
+  else if (name == "init_result")
+    options->init_result = small;
+  else if (name == "stub")
+    options->stub = small;
+  else if (name == "virtual_memory")
+    options->virtual_memory = small;
+  else if (name == "refuse_fat_binary")
+    options->refuse_fat_binary = small;
+  else if (name == "host_page_tables")
+    options->host_page_tables = small;
+  else if (name == "capability")
+    options->capability = small;
+  else if (name == "memory_bytes")
+    options->memory_bytes = number;
+  else if (name == "granularity")
+    options->granularity = number;
+  else if (name == "reserved_bytes")
+    options->reserved_bytes = number;
+  else if (name == "queue_depth")
+    options->queue_depth = static_cast<unsigned>(number);
+  else if (name == "max_delay_us")
+    options->max_delay_us = static_cast<unsigned>(number);
+  else if (name == "seed")
+    options->seed = number;
+  else {
+    std::fprintf(stderr, "fakecuda: KVC_FAKECUDA: no option %s\n", name.c_str());
+    std::abort();
+  }
+}
+
+fakecuda_options FromEnvironment() {
+  fakecuda_options options;
+  const char* text = std::getenv("KVC_FAKECUDA");
+  std::string rest = text != nullptr ? text : "";
+  while (!rest.empty()) {
+    const size_t comma = rest.find(',');
+    const std::string item = rest.substr(0, comma);
+    const size_t equals = item.find('=');
+    Set(&options, item.substr(0, equals),
+        equals == std::string::npos ? "1" : item.substr(equals + 1));
+    rest = comma == std::string::npos ? "" : rest.substr(comma + 1);
+  }
+  return options;
+}
+
+}  // namespace
+
+World& TheWorld() {
+  // Never destroyed by itself: threads of streams use it. End() below stops them.
+  static World* const world = [] {
+    auto* made = new World;
+    made->options = FromEnvironment();
+    const char* path = std::getenv("KVC_FAKECUDA_LOG");
+    if (path != nullptr && *path != '\0') made->log = std::fopen(path, "ae");
+    return made;
+  }();
+  return *world;
+}
+
+uint64_t NewId(World& world, Kind kind) {
+  // Unlike any address, so that a pointer is never taken for a handle.
+  return world.next_id++ << 8 | static_cast<uint64_t>(kind);
+}
+
+std::vector<uint64_t>& ContextStack() {
+  thread_local std::vector<uint64_t> stack;
+  return stack;
+}
+
+void Violation(World& world, const std::string& what) {
+  if (world.violations++ == 0) world.first_violation = what;
+  std::fprintf(stderr, "fakecuda: misuse: %s\n", what.c_str());
+}
+
+Result Enter(World& world, const char* call, bool needs_init) {
+  ++world.calls[call];
+  ++world.all_calls;
+  if (world.log != nullptr) {
+    std::fprintf(world.log, "%s\n", call);
+    std::fflush(world.log);
+  }
+  if (world.options.stub != 0) return kvcast::cuda::kErrorStubLibrary;
+  if (world.inject_in != 0 && (world.inject_call.empty() || world.inject_call == call)) {
+    if (--world.inject_in == 0) {
+      world.injected = true;
+      return world.inject_code;
+    }
+  }
+  return needs_init && !world.initialised ? kvcast::cuda::kErrorNotInitialized : 0;
+}
+
+Result Current(World& world, Context** context, uint64_t* id) {
+  if (ContextStack().empty()) return kvcast::cuda::kErrorInvalidContext;
+  const uint64_t top = ContextStack().back();
+  const auto found = world.contexts.find(top);
+  // A context that has been destroyed stays on the stacks of threads.
+  if (found == world.contexts.end()) return kvcast::cuda::kErrorInvalidContext;
+  *context = &found->second;
+  if (id != nullptr) *id = top;
+  return found->second.sticky;
+}
+
+uint64_t NewPrimaryOrCreated(World& world, int device, bool primary) {
+  const uint64_t id = NewId(world, Kind::kContext);
+  Context& context = world.contexts[id];
+  context.device = device;
+  context.primary = primary;
+  context.null_stream = NewStream(world, id, true);
+  return id;
+}
+
+void DestroyContext(World& world, Lock& lock, uint64_t id) {
+  std::vector<uint64_t> streams;
+  for (const auto& [stream_id, stream] : world.streams) {
+    if (stream->context == id) streams.push_back(stream_id);
+  }
+  for (const uint64_t stream : streams) EndStream(world, lock, stream);
+  for (auto it = world.events.begin(); it != world.events.end();) {
+    it = it->second.context == id ? world.events.erase(it) : std::next(it);
+  }
+  for (auto it = world.modules.begin(); it != world.modules.end();) {
+    it = it->second.context == id ? world.modules.erase(it) : std::next(it);
+  }
+  world.contexts.erase(id);
+}
+
+namespace {
+
+// Threads must be gone before the process's static data is.
+struct End {
+  ~End() {
+    World& world = TheWorld();
+    Lock lock(world.mutex);
+    world.held = false;
+    while (!world.streams.empty()) EndStream(world, lock, world.streams.begin()->first);
+  }
+} end;
+
+}  // namespace
+
+}  // namespace fakecuda
+
+using fakecuda::Lock;
+using fakecuda::TheWorld;
+using fakecuda::World;
+
+extern "C" {
+
+void fakecuda_reset(const fakecuda_options* options) {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  world.held = false;
+  world.inject_in = 0;
+  while (!world.contexts.empty()) {
+    fakecuda::DestroyContext(world, lock, world.contexts.begin()->first);
+  }
+  fakecuda::ForgetMemory(world);
+  world.functions.clear();
+  world.chunks.clear();
+  world.used.clear();
+  world.executed = world.blocked = world.violations = 0;
+  world.first_violation.clear();
+  world.calls.clear();
+  world.all_calls = 0;
+  world.injected = false;
+  world.options = options != nullptr ? *options : fakecuda_options();
+}
+
+void fakecuda_inject(const char* call, uint64_t nth, int code) {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  world.inject_call = call != nullptr ? call : "";
+  world.inject_in = nth;
+  world.inject_code = code;
+  world.injected = false;
+}
+
+int fakecuda_injected() {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  return world.injected ? 1 : 0;
+}
+
+uint64_t fakecuda_calls(const char* call) {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  if (call == nullptr) return world.all_calls;
+  const auto found = world.calls.find(call);
+  return found != world.calls.end() ? found->second : 0;
+}
+
+void fakecuda_clear_log() {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  world.calls.clear();
+  world.all_calls = 0;
+}
+
+void fakecuda_hold(int held) {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  world.held = held != 0;
+  world.changed.notify_all();
+}
+
+uint64_t fakecuda_executed() {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  return world.executed;
+}
+
+uint64_t fakecuda_blocked() {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  return world.blocked;
+}
+
+uint64_t fakecuda_violations() {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  return world.violations;
+}
+
+const char* fakecuda_first_violation() {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  return world.first_violation.c_str();
+}
+
+fakecuda_live fakecuda_live_objects() {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  fakecuda_live live{};
+  for (const auto& [id, context] : world.contexts) {
+    live.contexts += !context.primary || context.retained > 0 ? 1 : 0;
+    live.streams -= 1;  // its NULL stream, which is nobody's
+  }
+  for (const auto& [id, stream] : world.streams) live.streams += stream->closing ? 0 : 1;
+  live.events = world.events.size();
+  live.modules = world.modules.size();
+  for (const auto& [address, region] : world.regions) {
+    live.allocations += region.where == fakecuda::Where::kDevice ? 1 : 0;
+    live.pinned += region.where == fakecuda::Where::kHost ? 1 : 0;
+  }
+  live.ranges = world.ranges.size();
+  live.chunks = world.chunks.size();
+  return live;
+}
+
+void* fakecuda_context_create(int device) {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  world.initialised = true;
+  return fakecuda::ToHandle<void*>(fakecuda::NewPrimaryOrCreated(world, device, false));
+}
+
+void fakecuda_context_destroy(void* context) {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  fakecuda::DestroyContext(world, lock, fakecuda::Id(context));
+}
+
+void fakecuda_context_push(void* context) {
+  fakecuda::ContextStack().push_back(fakecuda::Id(context));
+}
+
+void* fakecuda_context_pop() {
+  void* const top = fakecuda_context_current();
+  if (top != nullptr) fakecuda::ContextStack().pop_back();
+  return top;
+}
+
+void* fakecuda_context_current() {
+  const auto& stack = fakecuda::ContextStack();
+  return stack.empty() ? nullptr : fakecuda::ToHandle<void*>(stack.back());
+}
+
+int fakecuda_context_depth() { return static_cast<int>(fakecuda::ContextStack().size()); }
+
+void* fakecuda_stream_create(void* context, int blocking) {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  return fakecuda::ToHandle<void*>(
+      fakecuda::NewStream(world, fakecuda::Id(context), blocking != 0));
+}
+
+void fakecuda_stream_capture(void* stream, int capturing) {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  const auto found = world.streams.find(fakecuda::Id(stream));
+  if (found != world.streams.end()) found->second->capturing = capturing != 0;
+}
+
+void fakecuda_break(int device, int code) {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  for (auto& [id, context] : world.contexts) {
+    if (context.device == device) context.sticky = code;
+  }
+}
+
+}  // extern "C"

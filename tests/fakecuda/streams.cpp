@@ -1,0 +1,140 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Streams and events: each stream is a thread that takes operations off a queue,
+// late by a random time. Events bind when they are recorded and waited for, not
+// when the work gets there.
+
+#include "tests/fakecuda/state.h"
+
+namespace fakecuda {
+
+namespace {
+
+uint64_t Draw(uint64_t* state) {
+  *state += 0x9E3779B97F4A7C15u;
+  uint64_t x = *state;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+bool MayStart(const World& world, const Stream& stream) {
+  if (stream.queue.empty() || world.held) return false;
+  for (const PointRef& point : stream.queue.front().after) {
+    if (!point->done) return false;
+  }
+  return true;
+}
+
+void Serve(World* world, Stream* stream) {
+  Lock lock(world->mutex);
+  for (;;) {
+    world->changed.wait(lock, [&] {
+      return MayStart(*world, *stream) || (stream->closing && stream->queue.empty());
+    });
+    if (stream->queue.empty()) return;
+    Op& op = stream->queue.front();  // a deque: later operations do not move it
+    const auto context = world->contexts.find(stream->context);
+    const bool broken = context == world->contexts.end() || context->second.sticky != 0;
+    const uint64_t draw = Draw(&stream->random);
+    const unsigned delay = world->options.max_delay_us;
+    lock.unlock();
+    // Three in four start late.
+    if (delay != 0 && (draw & 3) != 0) {
+      std::this_thread::sleep_for(std::chrono::microseconds((draw >> 8) % delay));
+    }
+    const Result result = broken || !op.run ? 0 : op.run();
+    lock.lock();
+    if (result != 0) {
+      const auto hit = world->contexts.find(stream->context);
+      if (hit != world->contexts.end() && hit->second.sticky == 0) hit->second.sticky = result;
+    }
+    op.point->when = std::chrono::steady_clock::now();
+    op.point->done = true;
+    ++world->executed;
+    stream->queue.pop_front();
+    world->changed.notify_all();
+  }
+}
+
+}  // namespace
+
+uint64_t NewStream(World& world, uint64_t context, bool blocking) {
+  auto stream = std::make_unique<Stream>();
+  stream->id = NewId(world, Kind::kStream);
+  stream->context = context;
+  stream->blocking = blocking;
+  stream->random = world.options.seed * 1000003 + stream->id;
+  Stream* const raw = stream.get();
+  const uint64_t id = raw->id;
+  world.streams[id] = std::move(stream);
+  raw->thread = std::thread(Serve, &world, raw);
+  return id;
+}
+
+Result FindStream(World& world, uint64_t handle, Stream** stream) {
+  Context* context = nullptr;
+  uint64_t id = 0;
+  if (const Result result = Current(world, &context, &id); result != 0) return result;
+  const auto found = world.streams.find(handle == 0 ? context->null_stream : handle);
+  if (found == world.streams.end() || found->second->closing || found->second->context != id) {
+    return kvcast::cuda::kErrorInvalidHandle;
+  }
+  *stream = found->second.get();
+  return 0;
+}
+
+Result Enqueue(World& world, Lock& lock, Stream* stream, Op op, PointRef* point) {
+  if (stream->capturing) return kvcast::cuda::kErrorStreamCaptureUnsupported;
+  const uint64_t id = stream->id;
+  if (stream->queue.size() >= world.options.queue_depth) {
+    ++world.blocked;
+    world.changed.wait(lock, [&] {
+      return world.streams.count(id) == 0 || stream->queue.size() < world.options.queue_depth;
+    });
+    if (world.streams.count(id) == 0) return kvcast::cuda::kErrorInvalidHandle;
+  }
+  // The NULL stream comes after all earlier work of blocking streams, and their
+  // later work after it.
+  const auto context = world.contexts.find(stream->context);
+  if (context != world.contexts.end() && stream->blocking) {
+    const uint64_t null_stream = context->second.null_stream;
+    for (const auto& [other_id, other] : world.streams) {
+      const bool related = other->context == stream->context && other->blocking &&
+                           (id == null_stream || other_id == null_stream);
+      if (related && other_id != id && other->last) op.after.push_back(other->last);
+    }
+  }
+  stream->last = op.point;
+  if (point != nullptr) *point = op.point;
+  stream->queue.push_back(std::move(op));
+  world.changed.notify_all();
+  return 0;
+}
+
+void WaitFor(World& world, Lock& lock, const PointRef& point) {
+  if (point) world.changed.wait(lock, [&] { return point->done; });
+}
+
+void EndStream(World& world, Lock& lock, uint64_t id) {
+  const auto found = world.streams.find(id);
+  if (found == world.streams.end()) return;
+  std::thread thread = std::move(found->second->thread);
+  found->second->closing = true;
+  world.changed.notify_all();
+  lock.unlock();
+  if (thread.joinable()) thread.join();
+  lock.lock();
+  world.streams.erase(id);
+}
+
+void Drain(World& world, Lock& lock, uint64_t context) {
+  std::vector<PointRef> points;
+  for (const auto& [id, stream] : world.streams) {
+    if (context == 0 || stream->context == context) points.push_back(stream->last);
+  }
+  for (const PointRef& point : points) WaitFor(world, lock, point);
+}
+
+}  // namespace fakecuda

@@ -1,0 +1,157 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Finding the driver: each case is a process of its own with another libcuda on
+// its library path. What would go wrong on a user's machine is told apart, and
+// each story names a cure.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "cuda/src/driver_api.h"
+
+namespace kvcast::cuda {
+namespace {
+
+struct Outcome {
+  int status = -1;
+  std::string text;
+};
+
+Outcome Probe(const std::string& folder, const std::string& options, const std::string& words,
+              const std::string& log = "") {
+  const std::string path =
+      folder.empty() ? "/nonexistent" : std::string(KVC_FAKECUDA_DIR) + "/" + folder;
+  const std::string command = "env LD_LIBRARY_PATH='" + path + "' KVC_FAKECUDA='" + options +
+                              "' KVC_FAKECUDA_LOG='" + log + "' '" KVC_DRIVER_PROBE "' " + words +
+                              " 2>&1";
+  Outcome outcome;
+  std::FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  char buffer[512];
+  while (std::fgets(buffer, sizeof buffer, pipe) != nullptr) outcome.text += buffer;
+  outcome.status = pclose(pipe);
+  return outcome;
+}
+
+void ExpectFault(const Outcome& outcome, Fault fault, int code, const char* cure) {
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  const std::string head = "fault=" + std::to_string(static_cast<int>(fault)) +
+                           " status=" + std::to_string(KVC_DEVICE_ERROR) +
+                           " code=" + std::to_string(code);
+  EXPECT_EQ(outcome.text.rfind(head, 0), 0u) << outcome.text;
+  EXPECT_NE(outcome.text.find(cure), std::string::npos) << outcome.text;
+}
+
+// A machine with a real driver in its default folders has no absent one.
+bool RealDriver() {
+  return Probe("", "", "open").text.find("libcuda.so.1 was not found") == std::string::npos;
+}
+
+TEST(Driver, Opens) {
+  EXPECT_EQ(Probe("current", "devices=2", "open").text, "opened version=13000 devices=2 batch=1\n");
+}
+
+TEST(Driver, EntriesAreAskedForAtTheVersionOfOurPrototypes) {
+  // 13.0 has a cuMemcpyBatchAsync with other parameters, 12.7 has none.
+  EXPECT_EQ(Probe("current", "driver_version=12080", "open").text,
+            "opened version=12080 devices=1 batch=1\n");
+  EXPECT_EQ(Probe("current", "driver_version=12070", "open").text,
+            "opened version=12070 devices=1 batch=0\n");
+}
+
+TEST(Driver, OfCuda11HasTheFirstFormOfTheLookup) {
+  EXPECT_EQ(Probe("before_12", "driver_version=11080", "open").text,
+            "opened version=11080 devices=1 batch=0\n");
+}
+
+TEST(Driver, Absent) {
+  if (RealDriver()) GTEST_SKIP() << "this machine has an NVIDIA driver";
+  ExpectFault(Probe("", "", "open"), Fault::kAbsent, 0, "install the driver");
+}
+
+TEST(Driver, NoLibraryUnderItsName) {
+  if (RealDriver()) GTEST_SKIP() << "the loader passes over what is broken and finds the driver";
+  ExpectFault(Probe("broken", "", "open"), Fault::kBroken, 0, "reinstall the driver");
+}
+
+TEST(Driver, ForeignLibraryUnderItsName) {
+  ExpectFault(Probe("foreign", "", "open"), Fault::kBroken, 0, "reinstall the driver");
+}
+
+TEST(Driver, TooOld) {
+  ExpectFault(Probe("ancient", "driver_version=11020", "open"), Fault::kTooOld, 0,
+              "update the driver");
+  ExpectFault(Probe("before_12", "driver_version=11040", "open"), Fault::kTooOld, 0,
+              "it supports CUDA 11.4, kvcast needs 11.8; update the driver");
+}
+
+TEST(Driver, Stub) {
+  ExpectFault(Probe("current", "stub=1", "open"), Fault::kStub, 34, "library path");
+  ExpectFault(Probe("before_12", "stub=1", "open"), Fault::kStub, 34, "library path");
+  ExpectFault(Probe("current", "init_result=34", "open"), Fault::kStub, 34, "library path");
+}
+
+TEST(Driver, FailedInitialisation) {
+  const struct {
+    int code;
+    Fault fault;
+    const char* cure;
+  } kCases[] = {
+      {100, Fault::kNoDevice, "CUDA_VISIBLE_DEVICES"},
+      {304, Fault::kForbidden, "/dev/nvidia"},
+      {800, Fault::kForbidden, "/dev/nvidia"},
+      {802, Fault::kNotReady, "nvidia-fabricmanager"},
+      {803, Fault::kMismatch, "reboot"},
+      {804, Fault::kIncompatible, "cuda-compat"},
+      {999, Fault::kInitFailed, "nvidia-modprobe"},
+      {2, Fault::kInitFailed, "start it anew"},
+  };
+  for (const auto& c : kCases) {
+    const Outcome outcome = Probe("current", "init_result=" + std::to_string(c.code), "open open");
+    ExpectFault(outcome, c.fault, c.code, c.cure);
+    // It sticks: the second try says the same, and each says that it may.
+    const size_t half = outcome.text.size() / 2;
+    EXPECT_EQ(outcome.text.substr(0, half), outcome.text.substr(half)) << c.code;
+    EXPECT_NE(outcome.text.find("can stick to the process"), std::string::npos) << outcome.text;
+  }
+  ExpectFault(Probe("current", "devices=0", "open"), Fault::kNoDevice, 100, "CUDA_VISIBLE_DEVICES");
+}
+
+TEST(Driver, IsNotUsedAfterFork) {
+  const Outcome outcome = Probe("current", "", "open fork");
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  const size_t second = outcome.text.find('\n') + 1;
+  EXPECT_EQ(outcome.text.substr(0, second), "opened version=13000 devices=1 batch=1\n");
+  EXPECT_EQ(outcome.text.substr(second).rfind(
+                "fault=" + std::to_string(static_cast<int>(Fault::kForked)), 0),
+            0u)
+      << outcome.text;
+}
+
+TEST(Driver, ForkedBeforeItWasOpenedIsOurs) {
+  EXPECT_EQ(Probe("current", "", "fork open").text,
+            "opened version=13000 devices=1 batch=1\nopened version=13000 devices=1 batch=1\n");
+}
+
+TEST(Driver, IsNotCalledBeforeItIsOpened) {
+  const std::string log = ::testing::TempDir() + "kvc_driver_log_" + std::to_string(getpid());
+  std::remove(log.c_str());
+  EXPECT_EQ(Probe("current", "", "host", log).status, 0);
+  EXPECT_FALSE(std::ifstream(log).good()) << "the driver was loaded for a host manager";
+  EXPECT_EQ(Probe("current", "", "host open", log).status, 0);
+  std::stringstream calls;
+  calls << std::ifstream(log).rdbuf();
+  // Its version first, which needs no cuInit: an old one is then told as such.
+  EXPECT_EQ(calls.str().rfind("cuDriverGetVersion\ncuInit\n", 0), 0u) << calls.str();
+  std::remove(log.c_str());
+}
+
+}  // namespace
+}  // namespace kvcast::cuda
