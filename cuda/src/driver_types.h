@@ -49,6 +49,7 @@ inline constexpr Result kErrorSystemNotReady = 802;
 inline constexpr Result kErrorSystemDriverMismatch = 803;
 inline constexpr Result kErrorCompatNotSupported = 804;
 inline constexpr Result kErrorStreamCaptureUnsupported = 900;
+inline constexpr Result kErrorStreamCaptureImplicit = 906;
 inline constexpr Result kErrorUnknown = 999;
 
 // CUdevice_attribute.
@@ -63,6 +64,7 @@ inline constexpr int kAttributeHostPageTables = 100;
 inline constexpr int kAttributeVirtualMemory = 102;
 
 inline constexpr unsigned kStreamNonBlocking = 1;
+inline constexpr unsigned kEventBlockingSync = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kHostAllocPortable = 1;
 inline constexpr unsigned kHostRegisterPortable = 1;

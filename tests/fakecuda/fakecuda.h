@@ -52,6 +52,8 @@ void fakecuda_reset(const fakecuda_options* options);
 void fakecuda_inject(const char* call, uint64_t nth, int code);
 // 1 if the injection has struck.
 int fakecuda_injected();
+// The call that it has struck, or "".
+const char* fakecuda_injected_call();
 // Driver calls with that name (null = any) since the last reset or clear.
 uint64_t fakecuda_calls(const char* call);
 void fakecuda_clear_log();

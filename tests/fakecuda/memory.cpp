@@ -86,6 +86,23 @@ void ForgetMemory(World& world) {
   }
 }
 
+void ForgetMemoryOf(World& world, uint64_t context) {
+  std::lock_guard<std::shared_mutex> lock(RegionsMutex());
+  for (auto it = world.regions.begin(); it != world.regions.end();) {
+    const Region& region = it->second;
+    if (region.context != context) {
+      ++it;
+      continue;
+    }
+    if (region.where == Where::kDevice) {
+      munmap(ToHandle<void*>(it->first), region.bytes);
+      world.used[region.device] -= region.bytes;
+    }
+    if (region.where == Where::kHost && !region.registered) std::free(ToHandle<void*>(it->first));
+    it = world.regions.erase(it);
+  }
+}
+
 namespace {
 
 using namespace kvcast::cuda;  // NOLINT: numbers of the driver, in this file's calls
@@ -138,7 +155,8 @@ Result fake_cuMemAlloc(DevicePtr* address, size_t bytes) {
   if (memory == MAP_FAILED) return kErrorOutOfMemory;
   world.used[context->device] += bytes;
   std::lock_guard<std::shared_mutex> regions(RegionsMutex());
-  world.regions[Id(memory)] = {bytes, Where::kDevice, true, 0, false, context->device};
+  world.regions[Id(memory)] = {bytes,           Where::kDevice,       true, 0, false,
+                               context->device, ContextStack().back()};
   *address = Id(memory);
   return 0;
 }
@@ -168,7 +186,7 @@ Result fake_cuMemHostAlloc(void** address, size_t bytes, unsigned) {
   void* memory = nullptr;
   if (posix_memalign(&memory, 4096, bytes) != 0) return kErrorOutOfMemory;
   std::lock_guard<std::shared_mutex> regions(RegionsMutex());
-  world.regions[Id(memory)] = {bytes, Where::kHost, true, 0, false, 0};
+  world.regions[Id(memory)] = {bytes, Where::kHost, true, 0, false, 0, ContextStack().back()};
   *address = memory;
   return 0;
 }
@@ -197,7 +215,7 @@ Result fake_cuMemHostRegister(void* address, size_t bytes, unsigned) {
   Where where{};
   if (Known(world, Id(address), 1, &where)) return 712;  // already registered
   std::lock_guard<std::shared_mutex> regions(RegionsMutex());
-  world.regions[Id(address)] = {bytes, Where::kHost, true, 0, true, 0};
+  world.regions[Id(address)] = {bytes, Where::kHost, true, 0, true, 0, ContextStack().back()};
   return 0;
 }
 
@@ -331,7 +349,7 @@ Result fake_cuMemMap(DevicePtr address, size_t bytes, size_t offset, MemHandle h
     return kErrorOutOfMemory;
   }
   ++chunk->second.maps;
-  world.regions[address] = {bytes, Where::kMapped, false, handle, false, chunk->second.device};
+  world.regions[address] = {bytes, Where::kMapped, false, handle, false, chunk->second.device, 0};
   return 0;
 }
 

@@ -103,6 +103,7 @@ Result Enter(World& world, const char* call, bool needs_init) {
   if (world.inject_in != 0 && (world.inject_call.empty() || world.inject_call == call)) {
     if (--world.inject_in == 0) {
       world.injected = true;
+      world.injected_call = call;
       return world.inject_code;
     }
   }
@@ -141,6 +142,7 @@ void DestroyContext(World& world, Lock& lock, uint64_t id) {
   for (auto it = world.modules.begin(); it != world.modules.end();) {
     it = it->second.context == id ? world.modules.erase(it) : std::next(it);
   }
+  if (world.contexts[id].sticky != 0) ForgetMemoryOf(world, id);
   world.contexts.erase(id);
 }
 
@@ -183,6 +185,7 @@ void fakecuda_reset(const fakecuda_options* options) {
   world.calls.clear();
   world.all_calls = 0;
   world.injected = false;
+  world.injected_call.clear();
   world.options = options != nullptr ? *options : fakecuda_options();
 }
 
@@ -193,12 +196,19 @@ void fakecuda_inject(const char* call, uint64_t nth, int code) {
   world.inject_in = nth;
   world.inject_code = code;
   world.injected = false;
+  world.injected_call.clear();
 }
 
 int fakecuda_injected() {
   World& world = TheWorld();
   Lock lock(world.mutex);
   return world.injected ? 1 : 0;
+}
+
+const char* fakecuda_injected_call() {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  return world.injected_call.c_str();
 }
 
 uint64_t fakecuda_calls(const char* call) {

@@ -96,6 +96,7 @@ struct Region {
   uint64_t chunk = 0;
   bool registered = false;  // host memory that is the caller's
   int device = 0;
+  uint64_t context = 0;
 };
 
 struct World {
@@ -115,6 +116,7 @@ struct World {
   uint64_t inject_in = 0;
   int inject_code = 0;
   bool injected = false;
+  std::string injected_call;
   std::FILE* log = nullptr;
 
   std::map<uint64_t, Context> contexts;
@@ -172,6 +174,8 @@ bool Pinned(World& world, uint64_t address, uint64_t bytes);
 // Whether the world's tables know all the bytes, with or without access.
 bool Known(World& world, uint64_t address, uint64_t bytes, Where* where);
 void ForgetMemory(World& world);
+// A broken context takes its memory along; a sound one has none left, or leaks.
+void ForgetMemoryOf(World& world, uint64_t context);
 
 // kernels.cpp
 // The number of bytes of a kernel's one argument, 0 for an unknown kernel.

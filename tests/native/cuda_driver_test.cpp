@@ -16,6 +16,12 @@
 
 #include "cuda/src/driver_api.h"
 
+// The build names them; without it the file is only looked at.
+#if !defined(KVC_DRIVER_PROBE)
+#define KVC_DRIVER_PROBE ""
+#define KVC_FAKECUDA_DIR ""
+#endif
+
 namespace kvcast::cuda {
 namespace {
 

@@ -55,8 +55,7 @@ TEST(KernelIndex, AddressesBeyond32Bits) {
 TEST(KernelIndex, RangesSplitIntoBytesAndAlignedVectors) {
   for (u64 from = 0; from < 18; ++from) {
     for (u64 to = 0; to < 18; ++to) {
-      for (const u64 bytes : {0, 1, 15, 16, 17, 31, 47, 64, 1000}) {
-        const u64 count = bytes;
+      for (const u64 count : {0u, 1u, 15u, 16u, 17u, 31u, 47u, 64u, 1000u}) {
         const RangeSplit split = SplitRange({4096 + from, 8192 + to, count});
         EXPECT_EQ(split.head + 16 * split.vectors + split.tail, count);
         if (split.vectors != 0) {

@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A bounded piece of pinned host memory, from which whatever work in flight needs
+// on the host side is taken: tables of kernels, staged bytes.
+#ifndef KVCAST_CUDA_SRC_PINNED_RING_H_
+#define KVCAST_CUDA_SRC_PINNED_RING_H_
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+
+#include "cuda/src/event_pool.h"
+
+namespace kvcast::cuda {
+
+// Space is taken in order and comes back in order, when the event behind its work
+// has been reached. Nothing waits: when the ring is full, Take says so. So the
+// bytes in flight are bounded by its size. Any thread.
+class PinnedRing {
+ public:
+  struct Space {
+    void* host = nullptr;
+    DevicePtr device = 0;  // the same bytes as a kernel addresses them
+    uint64_t bytes = 0;
+    uint64_t ticket = 0;
+  };
+
+  // Throws Error when the driver pins no more memory.
+  PinnedRing(const DeviceContext& context, EventPool& events, uint64_t bytes);
+  // All work that uses its space must have run.
+  ~PinnedRing();
+  PinnedRing(const PinnedRing&) = delete;
+  PinnedRing& operator=(const PinnedRing&) = delete;
+
+  // Take calls the driver only when the ring is full; the rest, but for Poll, under
+  // a ContextScope.
+  // Space of `bytes`, aligned to 16; host == nullptr when there is none now, or
+  // never (more than the ring has).
+  [[nodiscard]] Space Take(uint64_t bytes);
+  // The space comes back when all that is queued on the stream by now has run.
+  // Throws; the space is then lost until the ring goes, for somebody may use it.
+  void ReleaseAfter(const Space& space, StreamHandle stream);
+  // Nothing was queued that uses it.
+  void Release(const Space& space);
+  // Takes back what has been reached.
+  void Poll();
+
+  [[nodiscard]] uint64_t size() const { return size_; }
+  [[nodiscard]] uint64_t in_flight() const;
+
+ private:
+  struct Part {
+    uint64_t ticket;
+    uint64_t end;  // where the next part begins, counted without wrapping
+    EventHandle event = nullptr;
+    bool free = false;
+  };
+
+  void PollLocked();
+
+  const DeviceContext& context_;
+  EventPool& events_;
+  uint64_t size_;
+  void* host_ = nullptr;
+  DevicePtr device_ = 0;
+  mutable std::mutex mutex_;
+  std::deque<Part> parts_;  // oldest first
+  uint64_t begin_ = 0;      // positions grow for ever; modulo size_ is the place
+  uint64_t end_ = 0;
+  uint64_t next_ticket_ = 1;
+};
+
+}  // namespace kvcast::cuda
+
+#endif  // KVCAST_CUDA_SRC_PINNED_RING_H_

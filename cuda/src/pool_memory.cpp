@@ -1,0 +1,231 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cuda/src/pool_memory.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace kvcast::cuda {
+
+namespace pool_memory {
+
+// A pool of hundreds of GiB in chunks of 2 MiB would take minutes to create.
+constexpr uint64_t kBaseChunks = 1024;
+// What drivers map at a time, and what growing should move by.
+constexpr uint64_t kTailChunk = uint64_t{2} << 20;
+
+constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+MemAllocationProp Property(DeviceId device) {
+  MemAllocationProp prop;
+  prop.location = {kLocationDevice, device};
+  return prop;
+}
+
+}  // namespace pool_memory
+
+PoolMemory::PoolMemory(const DeviceContext& context, const PoolSize& size) : context_(context) {
+  const DriverApi& api = context.api();
+  if (size.bytes == 0) throw Error(KVC_INVALID_ARGUMENT, "a pool of no bytes");
+  const bool elastic = size.max_bytes > size.bytes;
+  if (elastic && !context.virtual_memory()) {
+    throw Error(KVC_INVALID_ARGUMENT,
+                context.name() + " cannot map memory chunk by chunk: the pool cannot be elastic");
+  }
+  const ContextScope scope(context);
+  if (!elastic) {
+    // One plain allocation: nothing could be gained by chunks.
+    KVCAST_CUDA(api, memory_alloc, &base_, size.bytes);
+    base_bytes_ = base_chunk_ = size.bytes;
+    return;
+  }
+  mapped_ = true;
+  size_t granularity = 0;
+  const MemAllocationProp prop = pool_memory::Property(context.device());
+  KVCAST_CUDA(api, chunk_granularity, &granularity, &prop, kGranularityMinimum);
+  base_chunk_ = pool_memory::RoundUp(
+      std::max<uint64_t>(granularity, size.bytes / pool_memory::kBaseChunks), granularity);
+  base_bytes_ = pool_memory::RoundUp(size.bytes, granularity);
+  tail_chunk_ = pool_memory::RoundUp(pool_memory::kTailChunk, granularity);
+  tail_limit_ = size.max_bytes > base_bytes_
+                    ? pool_memory::RoundUp(size.max_bytes - base_bytes_, tail_chunk_)
+                    : 0;
+  reserve_target_ = size.reserve_chunks;
+  reserved_ = base_bytes_ + tail_limit_;
+  // These never allocate later: growing and shrinking must not fail half way.
+  tail_.reserve(tail_limit_ / tail_chunk_);
+  reserve_.reserve(std::max<size_t>(reserve_target_, tail_limit_ / tail_chunk_));
+  KVCAST_CUDA(api, range_reserve, &base_, reserved_, 0, 0, 0);
+  try {
+    MapBase();
+    FillReserve();
+  } catch (...) {
+    Unwind();
+    throw;
+  }
+}
+
+PoolMemory::~PoolMemory() {
+  if (ForkedSinceOpen()) return;
+  try {
+    const ContextScope scope(context_);
+    if (mapped_) {
+      Unwind();
+    } else {
+      context_.api().memory_free(base_);
+    }
+  } catch (const Error&) {
+    // Without the context there is no memory either.
+  }
+}
+
+// Under a ContextScope. Undoes whatever has been done, and goes on over errors.
+void PoolMemory::Unwind() noexcept {
+  const DriverApi& api = context_.api();
+  const uint64_t tail = tail_.size() * tail_chunk_;
+  // Each chunk by itself: the driver unmaps a range only if it is mapped whole.
+  for (uint64_t at = 0; at < tail; at += tail_chunk_) {
+    api.chunk_unmap(base_ + base_bytes_ + at, tail_chunk_);
+  }
+  for (uint64_t at = 0; at < base_mapped_; at += base_chunk_) {
+    api.chunk_unmap(base_ + at, std::min(base_chunk_, base_bytes_ - at));
+  }
+  for (const MemHandle handle : tail_) api.chunk_release(handle);
+  for (const MemHandle handle : reserve_) api.chunk_release(handle);
+  api.range_free(base_, reserved_);
+}
+
+MemHandle PoolMemory::CreateChunk(uint64_t bytes) const {
+  MemHandle handle = 0;
+  const MemAllocationProp prop = pool_memory::Property(context_.device());
+  KVCAST_CUDA(context_.api(), chunk_create, &handle, bytes, &prop, 0);
+  return handle;
+}
+
+void PoolMemory::GiveAccess(uint64_t from, uint64_t bytes) const {
+  const MemAccess access{{kLocationDevice, context_.device()}, kAccessReadWrite};
+  KVCAST_CUDA(context_.api(), set_access, base_ + from, bytes, &access, 1);
+}
+
+void PoolMemory::MapBase() {
+  const DriverApi& api = context_.api();
+  while (base_mapped_ < base_bytes_) {
+    const uint64_t bytes = std::min(base_chunk_, base_bytes_ - base_mapped_);
+    const MemHandle handle = CreateChunk(bytes);
+    const Result mapped = api.chunk_map(base_ + base_mapped_, bytes, 0, handle, 0);
+    // The mapping holds the memory; the base part needs no handle any more.
+    api.chunk_release(handle);
+    Check(api, "chunk_map", mapped);
+    base_mapped_ += bytes;
+  }
+  GiveAccess(0, base_bytes_);
+}
+
+uint64_t PoolMemory::bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return base_bytes_ + tail_bytes_;
+}
+
+uint32_t PoolMemory::reserve() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<uint32_t>(reserve_.size());
+}
+
+uint32_t PoolMemory::leaving() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<uint32_t>(tail_.size() - tail_bytes_ / std::max<uint64_t>(tail_chunk_, 1));
+}
+
+void PoolMemory::FillReserve() {
+  if (!mapped_) return;
+  const ContextScope scope(context_);
+  for (;;) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      // No more than the range has room for.
+      const uint64_t room = tail_limit_ / tail_chunk_ - tail_.size();
+      if (reserve_.size() >= std::min<uint64_t>(reserve_target_, room)) return;
+    }
+    // Without the lock: this is the slow part.
+    const MemHandle handle = CreateChunk(tail_chunk_);
+    std::lock_guard<std::mutex> lock(mutex_);
+    reserve_.push_back(handle);
+  }
+}
+
+bool PoolMemory::Grow(uint64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (bytes <= base_bytes_ + tail_bytes_) return true;
+  if (bytes > limit() || !leaving_.empty()) return false;
+  const uint64_t wanted = pool_memory::RoundUp(bytes - base_bytes_, tail_chunk_);
+  const uint64_t chunks = (wanted - tail_bytes_) / tail_chunk_;
+  if (chunks > reserve_.size()) return false;
+  const ContextScope scope(context_);
+  const DriverApi& api = context_.api();
+  const size_t before = tail_.size();
+  const auto undo = [&]() noexcept {
+    while (tail_.size() > before) {
+      api.chunk_unmap(base_ + base_bytes_ + (tail_.size() - 1) * tail_chunk_, tail_chunk_);
+      reserve_.push_back(tail_.back());
+      tail_.pop_back();
+    }
+  };
+  try {
+    for (uint64_t i = 0; i < chunks; ++i) {
+      KVCAST_CUDA(api, chunk_map, base_ + base_bytes_ + tail_.size() * tail_chunk_, tail_chunk_, 0,
+                  reserve_.back(), 0);
+      tail_.push_back(reserve_.back());
+      reserve_.pop_back();
+    }
+    GiveAccess(base_bytes_ + tail_bytes_, wanted - tail_bytes_);
+  } catch (...) {
+    undo();
+    throw;
+  }
+  tail_bytes_ = wanted;
+  return true;
+}
+
+uint64_t PoolMemory::Shrink(uint64_t bytes, std::function<bool()> reached) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const uint64_t keep =
+      bytes > base_bytes_ ? pool_memory::RoundUp(bytes - base_bytes_, tail_chunk_) : 0;
+  if (keep < tail_bytes_) {
+    leaving_.push_back({base_bytes_ + keep, base_bytes_ + tail_bytes_, std::move(reached)});
+    tail_bytes_ = keep;
+  }
+  return base_bytes_ + tail_bytes_;
+}
+
+uint32_t PoolMemory::Collect() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  uint32_t unmapped = 0;
+  if (leaving_.empty()) return 0;
+  const ContextScope scope(context_);
+  const DriverApi& api = context_.api();
+  // The first shrink took the highest part, the next one what lies below it.
+  while (!leaving_.empty()) {
+    Leaving& last = leaving_.front();
+    if (!last.reached()) break;
+    while (base_bytes_ + tail_.size() * tail_chunk_ > last.from) {
+      const uint64_t at = base_bytes_ + (tail_.size() - 1) * tail_chunk_;
+      KVCAST_CUDA(api, chunk_unmap, base_ + at, tail_chunk_);
+      ++unmapped;
+      const MemHandle handle = tail_.back();
+      tail_.pop_back();
+      if (reserve_.size() < reserve_target_) {
+        reserve_.push_back(handle);
+      } else {
+        KVCAST_CUDA(api, chunk_release, handle);
+      }
+    }
+    leaving_.pop_front();
+  }
+  return unmapped;
+}
+
+}  // namespace kvcast::cuda

@@ -1,0 +1,129 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The streams of a device as the core sees them: slots, positions, fences. What
+// the core asks for under its lock makes no call of the driver; it is noted, and
+// Submit does it before the core's call returns.
+#ifndef KVCAST_CUDA_SRC_STREAM_TABLE_H_
+#define KVCAST_CUDA_SRC_STREAM_TABLE_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cuda/src/event_pool.h"
+#include "native/src/device.h"
+
+namespace kvcast::cuda {
+
+// A position of a slot is an event on its stream, recorded once for all that was
+// noted in between: one event per batch. The event lives from its record until it
+// has been reached.
+//
+// Locks, in this order: submit_mutex_ makes submitters take turns, and is held
+// while the driver is called, which may wait when a stream's queue is full; mutex_
+// guards the slots and what is noted, and is never held over a call of the driver.
+// Whoever has nothing to submit does not take submit_mutex_.
+class StreamTable {
+ public:
+  StreamTable(const DeviceContext& context, EventPool& events);
+  // Waits until the work that is queued on its own streams has run.
+  ~StreamTable();
+  StreamTable(const StreamTable&) = delete;
+  StreamTable& operator=(const StreamTable&) = delete;
+
+  // ---- with the driver: not under the core's lock
+  // A slot on a stream of our own, which does not wait for the NULL stream; 0 when
+  // all are in use.
+  [[nodiscard]] uint32_t Open();
+  // A slot on the caller's stream, which must live until the slot is closed and its
+  // fences are reached; null is the legacy NULL stream. KVC_INVALID_ARGUMENT for a
+  // stream of another context, KVC_BAD_STATE for one that is being captured.
+  [[nodiscard]] uint32_t Adopt(StreamHandle callers);
+  // Does what has been noted, in the order noted, and polls. Throws nothing: a
+  // failure breaks the table (broken()). What is for a stream that is being captured
+  // into a graph, or waits for such, is left for the next Submit: its fences are
+  // reached only after the capture has ended. Returns how much was left so.
+  uint32_t Submit() noexcept;
+  // Asks the driver which fences have been reached. No driver call when none is
+  // outstanding.
+  void Poll() noexcept;
+
+  // ---- without the driver
+  // Queued work still runs; the slot is taken again only when it has.
+  void Close(uint32_t slot);
+  // The position of all work submitted to the slot so far. Unlike the host device
+  // we cannot know that nothing is outstanding: others submit there too.
+  [[nodiscard]] uint64_t Record(uint32_t slot);
+  [[nodiscard]] bool Reached(uint32_t slot, uint64_t position) const;
+  [[nodiscard]] uint64_t Submitted(uint32_t slot) const;
+  [[nodiscard]] uint32_t BusyStreams() const;
+  // Grows whenever a fence has been reached.
+  [[nodiscard]] uint64_t Progress() const { return progress_.load(std::memory_order_acquire); }
+  void Wait(uint32_t slot, Fence fence);
+  // Work that Submit does on the slot's stream, under a ContextScope; a copy, say.
+  // Fences recorded later cover it.
+  void Note(uint32_t slot, std::function<void(StreamHandle)> work);
+
+  // The first error of the driver that Submit or Poll met, or null: then fences
+  // may never be reached, and the device is of no more use.
+  [[nodiscard]] const Error* broken() const;
+  [[nodiscard]] StreamHandle handle(uint32_t slot) const;
+  // Whether a Submit would call the driver.
+  [[nodiscard]] bool has_noted() const { return noted_.load(std::memory_order_acquire); }
+
+ private:
+  struct Pending {
+    uint64_t position;
+    EventHandle event;
+  };
+  struct Slot {
+    StreamHandle stream = nullptr;
+    bool open = false;
+    bool ours = false;
+    bool doomed = false;       // closed: a later Open or the destructor destroys the stream
+    bool record_last = false;  // the newest note is a record, which serves later ones too
+    uint64_t submitted = 0;
+    std::atomic<uint64_t> reached{0};
+    std::deque<Pending> pending;  // oldest first; guarded by mutex_
+  };
+  enum class What { kRecord, kWait, kWork };
+  struct Noted {
+    What what = What::kRecord;
+    uint32_t slot = 0;
+    uint64_t position = 0;
+    Fence fence;
+    std::function<void(StreamHandle)> work;
+  };
+
+  [[nodiscard]] uint32_t Take(StreamHandle stream, bool ours);
+  [[nodiscard]] bool Capturing(StreamHandle stream) const;
+  [[nodiscard]] bool Do(const Noted& noted);
+  void Break(const Error& error) noexcept;
+  void PollLocked();
+  void DestroyDoomed() noexcept;
+
+  const DeviceContext& context_;
+  EventPool& events_;
+  std::mutex submit_mutex_;
+  mutable std::mutex mutex_;
+  std::array<Slot, kDeviceSlots> slots_;
+  std::vector<Noted> noted_list_;
+  std::vector<Noted> doing_;  // submit_mutex_, as the next two
+  std::vector<Noted> left_;
+  std::array<bool, kDeviceSlots> leaves_{};  // slots with something left
+  std::atomic<bool> noted_{false};
+  std::atomic<uint64_t> outstanding_{0};  // events recorded and not reached
+  std::atomic<uint64_t> progress_{0};
+  std::atomic<bool> broken_{false};
+  std::vector<Error> error_;  // at most one; written before broken_
+};
+
+}  // namespace kvcast::cuda
+
+#endif  // KVCAST_CUDA_SRC_STREAM_TABLE_H_

@@ -1,0 +1,491 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Copies: who makes them, that they are right whoever does, and the kernels
+// behind them.
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+
+#include "cuda/src/calibrate.h"
+#include "cuda/src/page_copier.h"
+#include "tests/native/cuda_support.h"
+
+namespace kvcast::cuda {
+namespace {
+
+using kernels::PagePair;
+using kernels::TableEntry;
+
+TEST(CudaCopyPlan, TheMethodFollowsDirectionAndSize) {
+  const CopyPolicy pcie = PublishedPolicy(false);
+  EXPECT_EQ(Choose(pcie, Direction::kToHost, 4096, 1000, true), Method::kEngine);
+  EXPECT_EQ(Choose(pcie, Direction::kToDevice, 28 << 10, 1000, true), Method::kEngine);
+  EXPECT_EQ(Choose(pcie, Direction::kToDevice, (28 << 10) - 1, 16, true), Method::kKernel);
+  EXPECT_EQ(Choose(pcie, Direction::kToDevice, 4096, 15, true), Method::kEngine);
+  EXPECT_EQ(Choose(pcie, Direction::kOnDevice, 1 << 20, 2, true), Method::kKernel);
+  EXPECT_EQ(Choose(pcie, Direction::kOnDevice, 1 << 20, 1, true), Method::kEngine);
+  EXPECT_EQ(Choose(pcie, Direction::kOnDevice, 1 << 20, 2, false), Method::kEngine);
+  const CopyPolicy coherent = PublishedPolicy(true);
+  EXPECT_EQ(Choose(coherent, Direction::kToHost, 1 << 20, 1, true), Method::kKernel);
+  EXPECT_EQ(Choose(coherent, Direction::kToDevice, 1 << 20, 1, true), Method::kKernel);
+  CopyPolicy forced = pcie;
+  forced.forced = Method::kKernel;
+  EXPECT_EQ(Choose(forced, Direction::kToHost, 1, 1, false), Method::kKernel);
+}
+
+TEST(CudaCopyPlan, NeighboursBecomeOneWhateverTheirOrder) {
+  std::vector<Piece> pieces = {{300, 1300, 100}, {100, 1100, 100}, {200, 1200, 100},
+                               {400, 2000, 50},  {450, 2050, 50},  {600, 3000, 1}};
+  EXPECT_EQ(MergeNeighbours(&pieces), 3u);
+  ASSERT_EQ(pieces.size(), 3u);
+  EXPECT_EQ(pieces[0].from, 100u);
+  EXPECT_EQ(pieces[0].to, 1100u);
+  EXPECT_EQ(pieces[0].bytes, 300u);
+  EXPECT_EQ(pieces[1].bytes, 100u);
+  EXPECT_EQ(pieces[2].bytes, 1u);
+}
+
+TEST(CudaCopyPlan, IndependentMeansAnyOrder) {
+  // Against the definition, on small random batches.
+  std::mt19937_64 random(TestSeed());
+  std::vector<Piece> scratch;
+  int dependent = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::vector<Piece> pieces;
+    for (uint64_t i = 1 + random() % 4; i > 0; --i) {
+      pieces.push_back({random() % 40, random() % 40, random() % 6});
+    }
+    bool independent = true;
+    const auto overlap = [](uint64_t a, uint64_t b, uint64_t a_bytes, uint64_t b_bytes) {
+      return a < b + b_bytes && b < a + a_bytes;
+    };
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      for (size_t j = 0; j < pieces.size(); ++j) {
+        if (pieces[i].bytes == 0 || pieces[j].bytes == 0) continue;
+        independent =
+            independent && !overlap(pieces[i].to, pieces[j].from, pieces[i].bytes, pieces[j].bytes);
+        independent = independent && (i == j || !overlap(pieces[i].to, pieces[j].to,
+                                                         pieces[i].bytes, pieces[j].bytes));
+      }
+    }
+    EXPECT_EQ(Independent(pieces, &scratch), independent) << "round " << round;
+    dependent += independent ? 0 : 1;
+  }
+  EXPECT_GT(dependent, 500);
+  EXPECT_LT(dependent, 2500);
+}
+
+// A device with a pool, pinned memory and a copier.
+class CudaCopy : public CudaTest {
+ protected:
+  static constexpr uint64_t kPages = 24;
+
+  void Open(uint64_t page_bytes, uint64_t ring_bytes = 64 << 10) {
+    page_bytes_ = page_bytes;
+    api_ = OpenDriver();
+    if (!batch_) api_.copy_batch = nullptr;
+    context_ = std::make_unique<DeviceContext>(api_, 0);
+    events_ = std::make_unique<EventPool>(*context_);
+    kernels_ = std::make_unique<KernelImage>(*context_);
+    ring_ = std::make_unique<PinnedRing>(*context_, *events_, ring_bytes);
+    copier_ = std::make_unique<PageCopier>(*context_, *kernels_, *ring_, PublishedPolicy(false));
+    const ContextScope scope(*context_);
+    const DriverApi& api = context_->api();
+    KVCAST_CUDA(api, memory_alloc, &pool_, kPages * page_bytes);
+    void* host = nullptr;
+    KVCAST_CUDA(api, host_alloc, &host, kPages * page_bytes, kHostAllocPortable);
+    host_ = static_cast<uint8_t*>(host);
+    KVCAST_CUDA(api, stream_create, &stream_, kStreamNonBlocking);
+    shadow_.resize(kPages * page_bytes);
+    std::mt19937_64 random(TestSeed());
+    for (uint8_t& byte : shadow_) byte = static_cast<uint8_t>(random());
+    Upload(*context_, pool_, shadow_);
+  }
+  void TearDown() override {
+    fakecuda_hold(0);
+    if (context_ != nullptr) {
+      {
+        const ContextScope scope(*context_);
+        const DriverApi& api = context_->api();
+        api.stream_synchronize(stream_);
+        api.stream_destroy(stream_);
+        api.memory_free(pool_);
+        api.host_free(host_);
+      }
+      copier_.reset();
+      ring_.reset();
+      kernels_.reset();
+      events_.reset();
+      context_.reset();
+    }
+    CudaTest::TearDown();
+  }
+
+  [[nodiscard]] PageSide Pool() const { return {pool_, page_bytes_}; }
+  [[nodiscard]] PageSide Host() const { return {reinterpret_cast<uint64_t>(host_), page_bytes_}; }
+  void Force(Method method) {
+    CopyPolicy policy = PublishedPolicy(false);
+    policy.forced = method;
+    copier_->set_policy(policy);
+  }
+  void Wait() {
+    const ContextScope scope(*context_);
+    KVCAST_CUDA(context_->api(), stream_synchronize, stream_);
+  }
+  void CopyPages(Direction direction, const PageSide& from, const PageSide& to,
+                 const std::vector<PagePair>& pairs, bool stable = false) {
+    const ContextScope scope(*context_);
+    copier_->CopyPages(stream_, direction, from, to, page_bytes_, pairs.data(),
+                       static_cast<uint32_t>(pairs.size()), stable);
+  }
+  [[nodiscard]] std::vector<uint8_t> PoolBytes() const {
+    return Download(*context_, pool_, kPages * page_bytes_);
+  }
+
+  bool batch_ = true;
+  DriverApi api_;  // the driver's, or as an older one's
+  uint64_t page_bytes_ = 0;
+  std::unique_ptr<DeviceContext> context_;
+  std::unique_ptr<EventPool> events_;
+  std::unique_ptr<KernelImage> kernels_;
+  std::unique_ptr<PinnedRing> ring_;
+  std::unique_ptr<PageCopier> copier_;
+  StreamHandle stream_ = nullptr;
+  DevicePtr pool_ = 0;
+  uint8_t* host_ = nullptr;
+  std::vector<uint8_t> shadow_;
+};
+
+struct Way {
+  const char* name;
+  Method method;
+  bool batch;  // the driver has cuMemcpyBatchAsync
+};
+
+class CudaCopyEach : public CudaCopy, public ::testing::WithParamInterface<Way> {
+ protected:
+  void SetUp() override {
+    batch_ = GetParam().batch;
+    CudaCopy::SetUp();
+  }
+};
+
+TEST_P(CudaCopyEach, MovesPagesOutAndInAndAbout) {
+  for (const uint64_t page_bytes : {uint64_t{48}, uint64_t{4096}, uint64_t{40000}}) {
+    SCOPED_TRACE(page_bytes);
+    if (context_ != nullptr) TearDown();
+    CudaCopy::SetUp();
+    Open(page_bytes);
+    Force(GetParam().method);
+    std::mt19937_64 random(TestSeed() + page_bytes);
+    for (int round = 0; round < 6; ++round) {
+      // Out: some pages to the host, in a random order.
+      std::vector<uint32_t> pages(kPages);
+      std::iota(pages.begin(), pages.end(), 0u);
+      std::shuffle(pages.begin(), pages.end(), random);
+      std::vector<PagePair> out;
+      for (uint32_t i = 0; i < 12; ++i) out.push_back({pages[i], i});
+      CopyPages(Direction::kToHost, Pool(), Host(), out);
+      // About: these pages to others, on the device.
+      std::vector<PagePair> about;
+      for (uint32_t i = 0; i < 12; ++i) about.push_back({pages[i], pages[i + 12]});
+      CopyPages(Direction::kOnDevice, Pool(), Pool(), about);
+      // In: what went out comes back to where it came from, shifted by one.
+      std::vector<PagePair> in;
+      for (uint32_t i = 0; i < 12; ++i) in.push_back({i, pages[(i + 1) % 12]});
+      CopyPages(Direction::kToDevice, Host(), Pool(), in);
+      Wait();
+      const auto page = [&](std::vector<uint8_t>& bytes, uint32_t p) {
+        return bytes.begin() + static_cast<std::ptrdiff_t>(p * page_bytes);
+      };
+      std::vector<uint8_t> before = shadow_;
+      const auto n = static_cast<std::ptrdiff_t>(page_bytes);
+      for (const PagePair& pair : about) {
+        std::copy_n(page(before, pair.from), n, page(shadow_, pair.to));
+      }
+      for (const PagePair& pair : in) {
+        std::copy_n(page(before, out[pair.from].from), n, page(shadow_, pair.to));
+      }
+      ASSERT_EQ(PoolBytes(), shadow_) << "round " << round;
+    }
+    const CopyCounters counters = copier_->counters();
+    EXPECT_EQ(counters.pieces, 6u * 36);
+    EXPECT_EQ(counters.bytes, 6u * 36 * page_bytes);
+    if (GetParam().method == Method::kKernel) {
+      EXPECT_EQ(counters.kernel_launches, 18u);
+    }
+    if (GetParam().method == Method::kEngine) {
+      EXPECT_EQ(counters.kernel_launches, 0u);
+    }
+    if (GetParam().method != Method::kKernel) {
+      EXPECT_EQ(counters.batch_calls > 0, GetParam().batch);
+      EXPECT_EQ(counters.engine_calls > 0, !GetParam().batch);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, CudaCopyEach,
+                         ::testing::Values(Way{"Auto", Method::kAuto, true},
+                                           Way{"Engine", Method::kEngine, true},
+                                           Way{"EngineOneByOne", Method::kEngine, false},
+                                           Way{"AutoOneByOne", Method::kAuto, false},
+                                           Way{"Kernel", Method::kKernel, true}),
+                         [](const auto& way) { return way.param.name; });
+
+TEST_F(CudaCopy, PartsOfPagesOfAnySizeAndAlignment) {
+  Open(4096);
+  std::mt19937_64 random(TestSeed());
+  for (const Method method : {Method::kAuto, Method::kEngine, Method::kKernel}) {
+    Force(method);
+    for (int round = 0; round < 40; ++round) {
+      // One piece each from a page of the first half to one of the second.
+      std::vector<Piece> pieces;
+      for (uint64_t p = 0; p < kPages / 2; ++p) {
+        const uint64_t bytes = random() % 4000;
+        const uint64_t from = p * 4096 + random() % (4096 - bytes);
+        const uint64_t to = (p + kPages / 2) * 4096 + random() % (4096 - bytes);
+        pieces.push_back({pool_ + from, pool_ + to, bytes});
+        std::copy_n(shadow_.begin() + static_cast<std::ptrdiff_t>(from), bytes,
+                    shadow_.begin() + static_cast<std::ptrdiff_t>(to));
+      }
+      const ContextScope scope(*context_);
+      copier_->CopyPieces(stream_, Direction::kOnDevice, pieces.data(),
+                          static_cast<uint32_t>(pieces.size()), false);
+    }
+    Wait();
+    ASSERT_EQ(PoolBytes(), shadow_) << "method " << static_cast<int>(method);
+  }
+}
+
+TEST_F(CudaCopy, CopiesThatDependOnEachOtherKeepTheirOrder) {
+  Open(4096);
+  for (const Method method : {Method::kAuto, Method::kEngine, Method::kKernel}) {
+    Force(method);
+    // A chain: each page becomes the one before it, front to back.
+    std::vector<PagePair> chain;
+    for (uint32_t p = 0; p + 1 < kPages; ++p) chain.push_back({p, p + 1});
+    CopyPages(Direction::kOnDevice, Pool(), Pool(), chain);
+    Wait();
+    for (uint64_t p = 1; p < kPages; ++p) {
+      std::copy_n(shadow_.begin(), 4096, shadow_.begin() + static_cast<std::ptrdiff_t>(p * 4096));
+    }
+    ASSERT_EQ(PoolBytes(), shadow_);
+    std::mt19937_64 random(TestSeed() + static_cast<uint64_t>(method));
+    for (uint8_t& byte : shadow_) byte = static_cast<uint8_t>(random());
+    Upload(*context_, pool_, shadow_);
+  }
+  EXPECT_EQ(copier_->counters().dependent, 3u);
+  EXPECT_EQ(fakecuda_calls("cuMemcpyBatchAsync"), 0u);
+}
+
+TEST_F(CudaCopy, NeighboursAreOneCopyOfTheEngine) {
+  Open(4096);
+  std::vector<PagePair> all;
+  for (uint32_t p = 0; p < kPages; ++p) all.push_back({p, p});
+  CopyPages(Direction::kToHost, Pool(), Host(), all);
+  Wait();
+  EXPECT_EQ(copier_->counters().merged, kPages - 1);
+  EXPECT_EQ(copier_->counters().engine_calls, 1u);
+  EXPECT_EQ(std::memcmp(host_, shadow_.data(), shadow_.size()), 0);
+}
+
+TEST_F(CudaCopy, AStableSourceMayBeReadEarly) {
+  Open(4096);
+  Force(Method::kEngine);
+  std::vector<PagePair> pairs;
+  for (uint32_t p = 0; p < kPages; p += 2) pairs.push_back({p, p + 1});
+  for (int round = 0; round < 20; ++round) {
+    std::mt19937_64 random(TestSeed() + static_cast<uint64_t>(round));
+    for (uint64_t i = 0; i < kPages * 4096; ++i) host_[i] = static_cast<uint8_t>(random());
+    CopyPages(Direction::kToDevice, Host(), Pool(), pairs, true);
+    Wait();
+    for (const PagePair& pair : pairs) {
+      std::copy_n(host_ + pair.from * 4096, 4096, shadow_.begin() + pair.to * 4096);
+    }
+    ASSERT_EQ(PoolBytes(), shadow_);
+  }
+  EXPECT_EQ(copier_->counters().batch_calls, 20u);
+}
+
+TEST_F(CudaCopy, NoBatchCallOnTheNullStream) {
+  Open(4096);
+  Force(Method::kEngine);
+  const std::vector<PagePair> apart = {{0, 0}, {2, 2}, {4, 4}};
+  const ContextScope scope(*context_);
+  copier_->CopyPages(nullptr, Direction::kToHost, Pool(), Host(), 4096, apart.data(), 3, false);
+  KVCAST_CUDA(context_->api(), stream_synchronize, nullptr);
+  EXPECT_EQ(fakecuda_calls("cuMemcpyBatchAsync"), 0u);
+  EXPECT_EQ(copier_->counters().engine_calls, 3u);
+}
+
+TEST_F(CudaCopy, AStreamThatIsCapturedIsATypedErrorAndNothingIsQueued) {
+  Open(4096);
+  const ContextScope scope(*context_);
+  fakecuda_stream_capture(stream_, 1);
+  const uint64_t calls = fakecuda_calls("cuMemcpyBatchAsync") + fakecuda_calls("cuLaunchKernel");
+  const std::vector<PagePair> pairs = {{0, 5}, {1, 9}};
+  const Piece piece{pool_, pool_ + 8192, 100};
+  const uint32_t page = 3;
+  const TableEntry entry{0, 0, 1};
+  const std::function<void()> operations[] = {
+      [&] {
+        copier_->CopyPages(stream_, Direction::kOnDevice, Pool(), Pool(), 4096, pairs.data(), 2,
+                           false);
+      },
+      [&] { copier_->CopyPieces(stream_, Direction::kOnDevice, &piece, 1, false); },
+      [&] { (void)copier_->FillPages(stream_, Pool(), 4096, 1, &page, 1); },
+      [&] { (void)copier_->UpdateTable(stream_, pool_, 8, 1, 8, &entry, 1); },
+  };
+  for (const auto& operation : operations) {
+    try {
+      operation();
+      ADD_FAILURE() << "a captured stream was taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), KVC_BAD_STATE);
+    }
+  }
+  EXPECT_EQ(fakecuda_calls("cuMemcpyBatchAsync") + fakecuda_calls("cuLaunchKernel"), calls);
+  EXPECT_EQ(ring_->in_flight(), 0u);
+  fakecuda_stream_capture(stream_, 0);
+}
+
+TEST_F(CudaCopy, WithoutRoomForATableTheEngineCopies) {
+  Open(4096, 256);
+  fakecuda_hold(1);
+  const std::vector<PagePair> pairs = {{0, 8}, {2, 10}, {4, 12}, {6, 14}};
+  for (int i = 0; i < 12; ++i) CopyPages(Direction::kOnDevice, Pool(), Pool(), pairs);
+  EXPECT_GT(copier_->counters().without_table, 0u);
+  EXPECT_LE(ring_->in_flight(), 256u);
+  uint32_t page = 1;
+  {
+    const ContextScope scope(*context_);
+    EXPECT_FALSE(copier_->FillPages(stream_, Pool(), 4096, 0, &page, 1)) << "the ring is full";
+  }
+  fakecuda_hold(0);
+  Wait();
+  for (const PagePair& pair : pairs) {
+    std::copy_n(shadow_.begin() + pair.from * 4096, 4096, shadow_.begin() + pair.to * 4096);
+  }
+  EXPECT_EQ(PoolBytes(), shadow_);
+  const ContextScope scope(*context_);
+  EXPECT_TRUE(copier_->FillPages(stream_, Pool(), 4096, 0, &page, 1)) << "and empty again";
+}
+
+TEST_F(CudaCopy, FillsPagesWithAValue) {
+  for (const uint64_t page_bytes : {uint64_t{16}, uint64_t{4096}, uint64_t{8 * 1027}}) {
+    if (context_ != nullptr) TearDown();
+    CudaCopy::SetUp();
+    Open(page_bytes % 16 == 0 ? page_bytes : page_bytes + 8);
+    const std::vector<uint32_t> pages = {23, 0, 7};
+    {
+      const ContextScope scope(*context_);
+      EXPECT_TRUE(
+          copier_->FillPages(stream_, Pool(), page_bytes, 0x1122334455667788u, pages.data(), 3));
+    }
+    Wait();
+    for (const uint32_t page : pages) {
+      for (uint64_t at = 0; at < page_bytes; ++at) {
+        shadow_[page * page_bytes_ + at] = static_cast<uint8_t>(0x1122334455667788u >> at % 8 * 8);
+      }
+    }
+    EXPECT_EQ(PoolBytes(), shadow_) << page_bytes;
+  }
+}
+
+TEST_F(CudaCopy, WritesChangedEntriesOfABlockTableAndNothingElse) {
+  Open(4096);
+  // 5 rows of 100 columns, 128 apart, at an address that is a multiple of 4 only.
+  const DevicePtr table = pool_ + 4;
+  std::mt19937_64 random(TestSeed());
+  std::vector<TableEntry> entries;
+  for (uint32_t row = 0; row < 7; ++row) {
+    for (uint32_t column = 0; column < 103; ++column) {
+      if (random() % 3 == 0) entries.push_back({row, column, static_cast<int>(random())});
+    }
+  }
+  entries.push_back({0xFFFFFFFFu, 3, 1});
+  entries.push_back({3, 0xFFFFFFFFu, 1});
+  std::shuffle(entries.begin(), entries.end(), random);
+  {
+    const ContextScope scope(*context_);
+    EXPECT_TRUE(copier_->UpdateTable(stream_, table, 128, 5, 100, entries.data(),
+                                     static_cast<uint32_t>(entries.size())));
+  }
+  Wait();
+  for (const TableEntry& entry : entries) {
+    if (entry.row >= 5 || entry.column >= 100) continue;
+    std::memcpy(&shadow_[4 + (uint64_t{entry.row} * 128 + entry.column) * 4], &entry.value, 4);
+  }
+  EXPECT_EQ(PoolBytes(), shadow_);
+}
+
+TEST_F(CudaCopy, AKernelThatReachesOutsideTheMemoryBreaksTheDevice) {
+  Open(4096);
+  Force(Method::kKernel);
+  CopyPages(Direction::kOnDevice, Pool(), Pool(), {{0, 1000000}});
+  const ContextScope scope(*context_);
+  EXPECT_EQ(context_->api().stream_synchronize(stream_), kErrorIllegalAddress);
+  // It sticks.
+  EXPECT_EQ(context_->api().stream_synchronize(stream_), kErrorIllegalAddress);
+}
+
+TEST_F(CudaCopy, AFailureOfEachCallIsThrownAndTheNextCopyIsRight) {
+  Open(4096);
+  bool more = true;
+  int struck = 0;
+  for (uint64_t n = 1; more; ++n) {
+    Force(n % 2 == 0 ? Method::kEngine : Method::kKernel);
+    fakecuda_inject(nullptr, (n + 1) / 2, kErrorUnknown);
+    try {
+      CopyPages(Direction::kOnDevice, Pool(), Pool(), {{0, 10}, {2, 12}});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), KVC_DEVICE_ERROR);
+      ++struck;
+    }
+    while (fakecuda_context_depth() > 0) fakecuda_context_pop();
+    more = fakecuda_injected() != 0 || n % 2 != 0;
+    fakecuda_inject(nullptr, 0, 0);
+    CopyPages(Direction::kOnDevice, Pool(), Pool(), {{1, 11}, {3, 13}});
+    Wait();
+    const std::vector<uint8_t> now = PoolBytes();
+    EXPECT_TRUE(std::equal(now.begin() + 4096, now.begin() + 8192, now.begin() + 11 * 4096));
+    ASSERT_LT(n, 100u);
+  }
+  EXPECT_GT(struck, 6);
+}
+
+TEST_F(CudaCopy, CalibrationEndsInTimeAndGivesThresholdsThatCanBe) {
+  Open(4096);
+  const Calibration result = Calibrate(*context_, *events_, *kernels_);
+  EXPECT_EQ(result.policy.forced, Method::kAuto);
+  for (const Direction direction : {Direction::kOnDevice, Direction::kToDevice}) {
+    const Threshold& kernel = result.policy.kernel[static_cast<int>(direction)];
+    if (!result.measured[static_cast<int>(direction)]) continue;
+    EXPECT_TRUE(kernel.below == 0 || kernel.below == UINT64_MAX ||
+                (kernel.below >= (8 << 10) && kernel.below <= (128 << 10) + 1))
+        << kernel.below;
+  }
+  EXPECT_FALSE(result.measured[static_cast<int>(Direction::kToHost)]);
+  EXPECT_EQ(Choose(result.policy, Direction::kToHost, 4096, 1000, true), Method::kEngine);
+  // No time at all: the published thresholds, and everything given back.
+  const Calibration none = Calibrate(*context_, *events_, *kernels_, std::chrono::nanoseconds(0));
+  EXPECT_FALSE(none.measured[0] || none.measured[1]);
+  EXPECT_EQ(none.policy.kernel[1].below, PublishedPolicy(false).kernel[1].below);
+}
+
+TEST_F(CudaCopy, CalibrationWithoutMemoryToSpareKeepsThePublishedThresholds) {
+  options_.memory_bytes = 1 << 20;
+  Restart();
+  Open(4096);
+  const Calibration result = Calibrate(*context_, *events_, *kernels_);
+  EXPECT_FALSE(result.measured[0] || result.measured[1]);
+}
+
+}  // namespace
+}  // namespace kvcast::cuda
