@@ -4,6 +4,7 @@
 package publisher
 
 import (
+	"io"
 	"os"
 	"strconv"
 
@@ -19,6 +20,69 @@ func openDescriptors() (list []int) {
 		}
 	}
 	return list
+}
+
+// reserve is what it takes to look at descriptors and to cut one off when the
+// process may open no more. Its zero value does without.
+type reserve struct {
+	folder *os.File // nil if there is none
+	spare  int      // stands for the folder, too, until it is needed
+}
+
+func newReserve() (r reserve) {
+	folder, err := os.Open("/proc/self/fd")
+	if err != nil {
+		return r
+	}
+	spare, err := unix.FcntlInt(folder.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		folder.Close()
+		return r
+	}
+	return reserve{folder, spare}
+}
+
+func (r reserve) close() {
+	if r.folder != nil {
+		r.folder.Close()
+		unix.Close(r.spare)
+	}
+}
+
+// list is openDescriptors.
+func (r reserve) list() (list []int) {
+	if r.folder == nil {
+		return openDescriptors()
+	}
+	if _, err := r.folder.Seek(0, io.SeekStart); err != nil {
+		return nil
+	}
+	names, _ := r.folder.Readdirnames(-1)
+	for _, name := range names {
+		if fd, err := strconv.Atoi(name); err == nil {
+			list = append(list, fd)
+		}
+	}
+	return list
+}
+
+// cutOff is the function of that name. One goroutine at a time may call it.
+func (r reserve) cutOff(c connection, ours func(int) bool) bool {
+	if cutOff(c.fd, c.inode, ours) {
+		return true
+	}
+	if r.folder == nil || unix.Dup3(c.fd, r.spare, unix.O_CLOEXEC) != nil {
+		return false
+	}
+	defer unix.Dup3(int(r.folder.Fd()), r.spare, unix.O_CLOEXEC)
+	return shutDown(r.spare, c.inode, ours)
+}
+
+// maxDescriptors is how many this process may have open.
+func maxDescriptors() (n uint64, ok bool) {
+	var l unix.Rlimit
+	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l)
+	return l.Cur, err == nil
 }
 
 // bytesReceived returns how much a TCP connection has brought since it began;

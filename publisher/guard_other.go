@@ -10,3 +10,15 @@ package publisher
 func openDescriptors() []int { return nil }
 
 func bytesReceived(int) (n uint64, ok bool) { return 0, false }
+
+type reserve struct{}
+
+func newReserve() reserve { return reserve{} }
+
+func (reserve) close() {}
+
+func (reserve) list() []int { return nil }
+
+func (reserve) cutOff(connection, func(int) bool) bool { return false }
+
+func maxDescriptors() (n uint64, ok bool) { return 0, false }

@@ -67,7 +67,10 @@ type Options struct {
 	// port for any rank; Publisher.Endpoint tells which.
 	//
 	// On Linux a tcp peer that sends more than a subscriber (or whoever asks for
-	// replays) needs is cut off before it has filled the memory. Of an ipc peer the
+	// replays) needs is cut off before it has filled the memory, and an endpoint
+	// has at most a quarter of the descriptors that the process may open, 4096 at
+	// most, or somewhat more than WaitSubscribers, as connections: beyond that
+	// those are cut off that ask for nothing, then the newest. Of an ipc peer the
 	// system does not tell what it has sent, so nobody is cut off there: put the
 	// path where only those can open it who are trusted not to flood.
 	Endpoint string

@@ -138,6 +138,11 @@ func cutOff(fd int, inode uint64, ours func(int) bool) bool {
 		return false
 	}
 	defer syscall.Close(own)
+	return shutDown(own, inode, ours)
+}
+
+// shutDown does so through a duplicate.
+func shutDown(own int, inode uint64, ours func(int) bool) bool {
 	now, ok := socketInode(own)
 	if !ok || now != inode || !ours(own) {
 		return false

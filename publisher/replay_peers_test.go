@@ -295,7 +295,7 @@ func TestMeter(t *testing.T) {
 
 	// A subscriber is silent for a year, but for heartbeats.
 	m = fresh()
-	m.allowance = subscriptionAllowance(time.Second)
+	m.allowance = subscriptionAllowance(time.Second, 0)
 	received = 64 << 20 // peers counts those
 	m.message(c, now)
 	for range 365 * 24 {

@@ -83,7 +83,7 @@ func (t *zmqTransport) open(ctx context.Context) (string, bool, error) {
 	}
 	if t.place.at.scheme == schemeTCP {
 		t.guard = newGuard(t.peers.ours, t.cutOff)
-		t.meter = newMeter(subscriptionAllowance(t.settings.ZMTPHeartbeat), t.peers.ours, t.cutOff)
+		t.meter = newMeter(subscriptionAllowance(t.settings.ZMTPHeartbeat, t.settings.WaitSubscribers), t.peers.ours, t.cutOff)
 		t.peers.meter = t.meter
 	}
 	return bound, exposed, nil
@@ -165,7 +165,8 @@ func (t *zmqTransport) subscriptions() (n int, more bool) {
 // cutOff says that a connection has been cut off.
 func (t *zmqTransport) cutOff() {
 	if n := t.cuts.Add(1); n&(n-1) == 0 && t.warn != nil {
-		t.warn(fmt.Sprintf("%d connections cut off so far: a peer has sent more than a subscriber needs", n))
+		t.warn(fmt.Sprintf("%d connections cut off so far: a peer has sent more than a subscriber "+
+			"needs, or there were too many", n))
 	}
 }
 

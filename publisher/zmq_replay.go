@@ -244,8 +244,8 @@ func (t *zmqReplaySocket) cut(c connection) {
 func (t *zmqReplaySocket) wasCut() {
 	if n := t.cuts.Add(1); n&(n-1) == 0 && t.warn != nil {
 		t.warn(fmt.Sprintf("%d connections to the replay endpoint cut off so far: a peer has sent more than "+
-			"requests, has read nothing for %v or hardly anything while others waited, or another one came with its "+
-			"identity", n, maxStall))
+			"requests, has read nothing for %v or hardly anything while others waited, another one came with its "+
+			"identity, or there were too many", n, maxStall))
 	}
 }
 
