@@ -295,6 +295,46 @@ TEST_F(BlockTable, DeltasThatDoNotFitAreSeen) {
   EXPECT_EQ(written, 0u);
 }
 
+// Pages that went while nobody looked, and others that came in their places.
+TEST_F(BlockTable, DeltasAfterWhatNobodySaw) {
+  for (const bool suspend : {false, true}) {
+    Open(32);
+    const uint64_t a = New({}, 20);
+    const std::vector<uint32_t> text = Tokens(0, 4);
+    ASSERT_EQ(cache_->Commit(a, text.data(), 4).status, KVC_OK);
+    Copy copy(1, -1);
+    const auto delta = [&] {
+      const kvc_table_delta_item item{a, 0, 0};
+      kvc_table_delta deltas[kColumns];
+      uint32_t written = 0;
+      kvc_table_result result;
+      EXPECT_EQ(kvc_tables_delta(m(), nullptr, 1, &item, kColumns, copy.cookies.data(), kColumns,
+                                 deltas, &written, &result, &error_),
+                KVC_OK);
+      for (uint32_t i = 0; i < written; ++i) copy.entries[0][deltas[i].column] = deltas[i].value;
+      EXPECT_EQ(copy.entries[0], Expected(Pages(a), kColumns));
+      return written;
+    };
+    EXPECT_EQ(delta(), 5u);
+    const std::vector<uint32_t> before = Pages(a);
+    if (suspend) {
+      ASSERT_EQ(cache_->Suspend(a, false), KVC_OK);
+    } else {
+      ASSERT_EQ(cache_->Truncate(a, 4).status, KVC_OK);
+    }
+    New({}, 8);  // takes pages of ours
+    if (suspend) {
+      ASSERT_EQ(cache_->Resume(a).status, KVC_OK);
+    }
+    ASSERT_EQ(cache_->Grow(a, 16).status, KVC_OK);
+    ASSERT_NE(Pages(a)[1], before[1]) << "the test must meet other pages";
+    // The one entry that goes, and those that were taken away; suspending also
+    // touches the block that came back.
+    EXPECT_EQ(delta(), suspend ? 5u : 4u);
+    EXPECT_EQ(delta(), 0u);
+  }
+}
+
 // Two callers with copies of their own, one of which looks seldom and has little
 // room: whatever happens, deltas make them equal to the whole tables.
 TEST_F(BlockTable, DeltasKeepCopiesEqual) {
@@ -340,11 +380,11 @@ TEST_F(BlockTable, DeltasKeepCopiesEqual) {
             << "row " << r;
       }
     };
-    for (int step = 0; step < 6000; ++step) {
+    for (int step = 0; step < 12000; ++step) {
       SCOPED_TRACE("step " + std::to_string(step));
       const uint32_t r = static_cast<uint32_t>(random() % kRows);
       const bool open = cache_->open().count(rows[r]) != 0;
-      switch (random() % 6) {
+      switch (random() % 9) {
         case 0:  // another sequence comes into the row
           if (open) {
             ASSERT_EQ(cache_->Release(rows[r]), KVC_OK);
@@ -361,6 +401,20 @@ TEST_F(BlockTable, DeltasKeepCopiesEqual) {
         case 3:
           if (open) cache_->Grow(rows[r], random() % (2 * kColumns / expansion));
           break;
+        case 4:
+          if (open) cache_->Truncate(rows[r], committed[rows[r]]);
+          break;
+        case 5:
+          if (open) cache_->Suspend(rows[r], random() % 2 == 0);
+          break;
+        case 6:
+          if (open) {
+            const kvc_resume_result resumed = cache_->Resume(rows[r]);
+            if (resumed.status == KVC_OK) {
+              committed[rows[r]] = static_cast<uint32_t>(resumed.committed_tokens);
+            }
+          }
+          break;
         default: {
           if (!open) break;
           // Few texts, so that sequences meet and give pages up for each other's.
@@ -372,7 +426,7 @@ TEST_F(BlockTable, DeltasKeepCopiesEqual) {
           deduplicated += done.status == KVC_OK ? done.deduplicated_blocks : 0;
         }
       }
-      if (random() % 2 == 0) {
+      if (random() % 4 == 0) {
         update(&often, 64);
         compare(often);
       }

@@ -364,7 +364,7 @@ TEST_F(KernelView, ManyLayersFarIntoThePool) {
   for (const uint32_t layer : {0u, 79u}) {
     const auto fi = View(m, layer, KVC_VIEW_FLASHINFER);
     const auto trt = View(m, layer, KVC_VIEW_TENSORRT_LLM);
-    for (int part = 0; part < 2; ++part) {
+    for (size_t part = 0; part < 2; ++part) {
       const FlashInferPaged paged(fi[part].stride, true);
       const kvc_tensor_view& t = trt[part];
       ForElements(m, m.Index(layer, fi[part].role), [&](const Element& e, Wide want) {
