@@ -94,3 +94,12 @@ func bytesReceived(fd int) (n uint64, ok bool) {
 	}
 	return info.Bytes_received, true
 }
+
+// bytesAcked returns how much of what a TCP connection has sent has arrived.
+func bytesAcked(fd int) (n uint64, ok bool) {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return 0, false
+	}
+	return info.Bytes_acked, true
+}

@@ -11,6 +11,8 @@ func openDescriptors() []int { return nil }
 
 func bytesReceived(int) (n uint64, ok bool) { return 0, false }
 
+func bytesAcked(int) (n uint64, ok bool) { return 0, false }
+
 type reserve struct{}
 
 func newReserve() reserve { return reserve{} }

@@ -4,6 +4,7 @@
 package publisher
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,12 @@ const (
 	// so as soon as any peer is.
 	minPause = time.Millisecond
 	maxPause = 10 * time.Millisecond
+	// maxUnacked is what may be under way to one peer before it gets its next
+	// message. ZeroMQ bounds what waits for a peer by messages only, which may be
+	// large; and what it has been given stays in memory when the replay is over,
+	// also for whoever asked for a little, often, and reads nothing. At a round
+	// trip of 100 ms it makes 10 MB/s.
+	maxUnacked = 1 << 20
 	// maxStall is how long a replay may make no progress.
 	maxStall = 30 * time.Second
 	// A place is lent to whoever uses it. Else as many peers as there are places,
@@ -65,6 +72,9 @@ type replaySocket interface {
 	// send sends the frames, the first of which names the peer, as one message:
 	// whole or not at all.
 	send(frames [][]byte) sendResult
+	// acked returns how many bytes of what was sent over a connection have
+	// arrived at its other side, since it began; not ok if that is not known.
+	acked(c connection) (n uint64, ok bool)
 	// wait returns when a message can be received, after wake, or after timeout;
 	// a negative one is none.
 	wait(timeout time.Duration) error
@@ -92,6 +102,10 @@ type replayServer struct {
 
 	active  []*replay
 	waiting waitingList
+	// handed is how many bytes have been handed to the socket for a connection,
+	// where it is known how many arrive. It is pruned when it has pruneAt entries.
+	handed  map[connection]uint64
+	pruneAt int
 	frames  [][]byte
 	seq     [wire.SeqLen]byte
 
@@ -113,6 +127,8 @@ type replay struct {
 	// whose queue is full.
 	progress, resume time.Time
 	pause            time.Duration
+	// acked is what had arrived over the connection when last looked.
+	acked uint64
 	// Since window began, messages and bytes have been taken; slow is what was
 	// found of the window before.
 	window          time.Time
@@ -141,6 +157,7 @@ func newReplayServer(s *settings, socket replaySocket, r *ring, c *replayCounter
 		socket: socket, ring: r, counters: c,
 		dialect: s.ReplayDialect, policy: s.TruncatedHistory, topic: []byte(s.topic),
 		now: time.Now, waiting: waitingList{max: maxWaiting},
+		handed: make(map[connection]uint64), pruneAt: maxWaiting,
 		closing: make(chan struct{}), done: make(chan struct{}),
 	}
 }
@@ -309,8 +326,13 @@ func (s *replayServer) step(r *replay, now time.Time) bool {
 		frames = append(frames, topic)
 	}
 	s.frames = append(frames, wire.AppendSeq(s.seq[:0], seq), payload)
-	switch s.socket.send(s.frames) {
+	result := sendFull
+	if !s.full(r, now) {
+		result = s.socket.send(s.frames)
+	}
+	switch result {
 	case sendDone:
+		s.note(r.from, s.frames[1:])
 		r.took(len(payload), now)
 		if !more {
 			return false
@@ -332,6 +354,42 @@ func (s *replayServer) step(r *replay, now time.Time) bool {
 		s.dropped(1)
 		return false
 	}
+}
+
+// full says that enough is under way to a peer. What arrives is progress, also
+// if it is part of a message.
+func (s *replayServer) full(r *replay, now time.Time) bool {
+	acked, ok := s.socket.acked(r.from)
+	if !ok {
+		return false
+	}
+	if acked > r.acked {
+		r.acked, r.progress = acked, now
+	}
+	handed, known := s.handed[r.from]
+	if !known && len(s.handed) >= s.pruneAt {
+		maps.DeleteFunc(s.handed, func(c connection, _ uint64) bool { return !c.open() })
+		s.pruneAt = 2*len(s.handed) + maxWaiting
+	}
+	// Handshakes and answers to heartbeats arrive, too.
+	handed = max(handed, acked)
+	s.handed[r.from] = handed
+	return handed-acked > maxUnacked
+}
+
+// note adds frames to what was handed over, with what ZMTP puts before each.
+func (s *replayServer) note(c connection, frames [][]byte) {
+	handed, known := s.handed[c]
+	if !known {
+		return
+	}
+	for _, f := range frames {
+		handed += uint64(len(f)) + 2
+		if len(f) > 255 {
+			handed += 7
+		}
+	}
+	s.handed[c] = handed
 }
 
 // abortOldest aborts the replay that keeps the oldest batches.

@@ -127,3 +127,91 @@ func TestReplaySlowReadersAreServed(t *testing.T) {
 		})
 	}
 }
+
+// A peer gets its next message when little is under way to it, whatever room its
+// queue has, over all that it asks for; what arrives is progress.
+func TestReplayWaitsForWhatIsUnderWay(t *testing.T) {
+	s, f := newFakeServer(t, nil, 0)
+	const batch, overhead = 300 << 10, 100
+	for seq := range uint64(10) {
+		s.ring.push(seq, pattern(seq, batch))
+	}
+	from := ownConnection(t)
+	f.arrived = map[connection]uint64{from: 1000} // a handshake
+	f.request("a", 7, from)
+	for range 30 {
+		s.round()
+	}
+	wantRun(t, f.received("a"), 7, 9) // it fits, but stays under way
+	f.sent = nil
+	f.request("a", 0, from)
+	for range 30 {
+		s.round()
+	}
+	if got := f.received("a"); len(got) != 1 {
+		t.Fatalf("sent %v while three were under way", got)
+	}
+	for range 5 { // for longer than a stall
+		end := f.clock.Add(20 * time.Second)
+		f.arrived[from] += 10000
+		for f.clock.Before(end) {
+			s.round()
+		}
+	}
+	if n := s.counters.aborted.Load(); n != 0 || len(f.received("a")) != 1 {
+		t.Fatalf("%d aborted, sent %v", n, f.received("a"))
+	}
+	for range 9 {
+		f.arrived[from] += batch + overhead
+		for range 30 {
+			s.round()
+		}
+	}
+	f.arrived[from] += 4 * batch
+	idle(t, s, f)
+	wantRun(t, f.received("a"), 0, 9)
+	// Those that have ended are forgotten.
+	s.pruneAt = 1
+	other := ownConnection(t)
+	s.handed[connection{-1, 1}] = 1
+	f.arrived[other] = 0
+	f.request("b", 9, other)
+	idle(t, s, f)
+	if _, kept := s.handed[from]; len(s.handed) != 2 || !kept {
+		t.Errorf("remembered: %v", s.handed)
+	}
+}
+
+// Peers that ask often and read nothing do not fill the memory.
+func TestReplayQueuesAreBounded(t *testing.T) {
+	p := mustNew(t, replayOptions(t))
+	mustStart(t, p)
+	const blocks, batches, peers = 8000, 60, 10
+	for i := range uint64(batches) {
+		if err := p.Publish(chain(i<<32, blocks)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Flush(withPatience(t)); err != nil {
+		t.Fatal(err)
+	}
+	_, kept := p.ring.size()
+	size := kept / batches
+	for range peers {
+		r := newRawReplayPeer(t, p.ReplayEndpoint(), "")
+		r.SetReadBuffer(64 << 10)
+		for range 10 {
+			r.ask(t, batches-30)
+		}
+	}
+	eventually(t, "requests", func() bool { return p.Stats().ReplayRequests == 10*peers })
+	c := newDealer(t, p.ReplayEndpoint())
+	c.ask(1)
+	wantNumbers(t, c.numbers(), 1, batches)
+	handed := int64(p.Stats().ReplayBatches-batches) * size
+	// What has arrived in the buffers of the peers is not in our memory.
+	if most := int64(peers) * (2*maxUnacked + size); handed > most {
+		t.Errorf("%d bytes handed over, want at most %d", handed, most)
+	}
+	t.Logf("%d bytes handed over to %d peers, batches of %d", handed, peers, size)
+}

@@ -28,6 +28,8 @@ type fakeReplaySocket struct {
 	// are the identities that have no peer any more.
 	room map[string]int
 	gone map[string]bool
+	// arrived is what acked tells, if it is known.
+	arrived map[connection]uint64
 
 	sent   []fakeSent
 	waits  []time.Duration
@@ -74,6 +76,11 @@ func (f *fakeReplaySocket) send(frames [][]byte) sendResult {
 	}
 	f.sent = append(f.sent, fakeSent{identity, binary.BigEndian.Uint64(frames[len(frames)-2]), kept})
 	return sendDone
+}
+
+func (f *fakeReplaySocket) acked(c connection) (n uint64, ok bool) {
+	n, ok = f.arrived[c]
+	return n, ok
 }
 
 func (f *fakeReplaySocket) wait(timeout time.Duration) error {

@@ -219,6 +219,13 @@ func (t *zmqReplaySocket) send(frames [][]byte) sendResult {
 	return sendDone
 }
 
+func (t *zmqReplaySocket) acked(c connection) (n uint64, ok bool) {
+	if c.fd <= 0 || t.place.at.scheme != schemeTCP {
+		return 0, false
+	}
+	return bytesAcked(c.fd)
+}
+
 func (t *zmqReplaySocket) wait(timeout time.Duration) error {
 	if err := zmqwait.Read(timeout, t.socket, t.wakened); err != nil {
 		return err
