@@ -160,6 +160,9 @@ var (
 	opStop      = newOp("stop")
 	opRetain    = newOp("retain")
 	opEnd       = newOp("end")
+	opPin       = newOp("pin")
+	opUnpin     = newOp("unpin")
+	opDrop      = newOp("drop scopes")
 )
 
 // item is the error of one item, nil for OK.

@@ -837,6 +837,77 @@ func (l *lockstep) end(t *rapid.T) {
 	}
 }
 
+func (l *lockstep) pin(t *rapid.T) {
+	l.worked()
+	out := make([]bindings.PinResult, 1)
+	var path []*mBlock
+	var want error
+	if rapid.Bool().Draw(t, "prompt") {
+		scope, tokens := l.drawPrompt(t)
+		path = l.m.match(scope, tokens, bindings.ComputeNothing)
+		l.same("pin", l.manager.PinPrompts([]bindings.Prompt{{Tokens: tokens, Scope: scope.scope,
+			MustCompute: bindings.ComputeNothing}}, out), nil)
+	} else {
+		s := l.pick(t)
+		if s == nil {
+			return
+		}
+		l.same("pin", l.manager.PinSequences([]bindings.SequenceID{s.id}, out), nil)
+		if s.suspended {
+			want = bindings.ErrBadState
+		} else if s.epoch == l.m.epoch {
+			path = s.blocks
+		}
+	}
+	var pages []*mPage
+	if want == nil {
+		pages, want = l.m.pin(path, max(1, l.m.total/4))
+	}
+	l.same("pin", out[0].Err, want)
+	l.equal("pinned blocks", out[0].Blocks, len(pages))
+	l.equal("pin", out[0].Pin != 0, len(pages) > 0)
+	if len(pages) > 0 {
+		l.m.pins = append(l.m.pins, mPin{out[0].Pin, pages})
+	}
+}
+
+func (l *lockstep) unpin(t *rapid.T) {
+	if len(l.m.pins) == 0 {
+		return
+	}
+	l.worked()
+	i := rapid.IntRange(0, len(l.m.pins)-1).Draw(t, "pin")
+	id := l.m.pins[i].id
+	errs := make([]error, 2)
+	l.same("unpin", l.manager.Unpin([]bindings.Pin{id, id}, errs), nil)
+	l.same("unpin", errs[0], nil)
+	l.same("unpin", errs[1], bindings.ErrStaleHandle)
+	l.m.unpin(i)
+}
+
+func (l *lockstep) dropScopes(t *rapid.T) {
+	if !rapid.SampledFrom([]bool{true, false, false}).Draw(t, "really") {
+		return
+	}
+	l.worked()
+	scope := rapid.SampledFrom(l.scopes).Draw(t, "scope")
+	out := make([]bindings.DropResult, 1)
+	told, err := l.manager.DropScopes([]bindings.DropItem{{Scope: scope.scope}}, out,
+		make([]bindings.EvictedBlock, l.m.total))
+	l.same("drop scopes", err, nil)
+	l.same("drop scopes", out[0].Err, nil)
+	blocks, detached := l.m.dropRoot(scope.root)
+	l.equal("dropped blocks", out[0].Blocks, blocks)
+	l.equal("dropped blocks told", len(told), blocks)
+	l.equal("detached sequences", out[0].DetachedSequences, detached)
+	for _, b := range told {
+		l.equal("reason of a drop", b.Reason, bindings.EvictedScope)
+	}
+	for _, s := range l.m.sequences {
+		l.sequence(s)
+	}
+}
+
 // tick is what the library's clock goes by.
 const tick = time.Duration(1 << 27)
 
@@ -1067,16 +1138,22 @@ func (l *lockstep) check(*rapid.T) {
 		EvictedTTLBlocks:   l.m.evictedTTL,
 		EvictedEndedBlocks: l.m.evictedEnded,
 		ExpiredBlocks:      l.m.expired,
-		ResetBlocks:        l.m.resetBlocks,
-		Resets:             l.m.resets,
-		RefusedNotNow:      l.m.refusedNotNow,
-		RefusedNeverFits:   l.m.refusedNeverFits,
-		RefusedGate:        l.m.refusedGate,
-		ReclaimedPages:     l.m.reclaimed,
-		CancelledSequences: l.m.cancelled,
-		Holds:              uint64(len(l.m.holds)),
-		MetadataBytes:      got.MetadataBytes,
-		Prefault:           got.Prefault,
+		DroppedBlocks:      l.m.dropped,
+		Pins:               uint64(len(l.m.pins)),
+		PinnedPages:        uint64(l.m.pinned()),
+		PeakPinnedPages:    l.m.peakPinned,
+		// When the library looks at fences is its own business.
+		PeakQuarantinedPages: got.PeakQuarantinedPages,
+		ResetBlocks:          l.m.resetBlocks,
+		Resets:               l.m.resets,
+		RefusedNotNow:        l.m.refusedNotNow,
+		RefusedNeverFits:     l.m.refusedNeverFits,
+		RefusedGate:          l.m.refusedGate,
+		ReclaimedPages:       l.m.reclaimed,
+		CancelledSequences:   l.m.cancelled,
+		Holds:                uint64(len(l.m.holds)),
+		MetadataBytes:        got.MetadataBytes,
+		Prefault:             got.Prefault,
 	}
 	l.tables.check(l)
 	for _, h := range l.m.holds {
@@ -1239,6 +1316,10 @@ func runModel(steps *int) func(*rapid.T) {
 			"another step": with(l.step),
 			"hold":         with(l.hold),
 			"end hold":     with(l.endHold),
+			"pin":          with(l.pin),
+			"unpin":        with(l.unpin),
+			"unpin more":   with(l.unpin),
+			"drop scopes":  with(l.dropScopes),
 			"stale":        with(l.useStale),
 			"reset":        with(l.reset),
 			"advance":      with(l.advance),

@@ -46,6 +46,12 @@ type mBlock struct {
 	expired  bool             // its priority was higher, for a time
 }
 
+// mPin holds a path.
+type mPin struct {
+	id    bindings.Pin
+	pages []*mPage
+}
+
 // mTimer ends a block's priority at a tick of the library's clock.
 type mTimer struct {
 	tick  int
@@ -122,7 +128,8 @@ type model struct {
 	known      map[event.Digest]*mKnown
 	lists      [bindings.MaxPriority + 2][]*mBlock // cached, by listed + 1, least recently used first
 	timers     []mTimer                            // in the order in which they were set
-	now        int                                 // tick
+	pins       []mPin
+	now        int // tick
 	nowKnown   bool
 	quarantine []*mPage // in the order in which they were given up
 	free       int
@@ -137,7 +144,7 @@ type model struct {
 	// Counters with the names of bindings.Stats.
 	created, asked, matched, stored, deduplicated, evicted, resetBlocks, resets uint64
 	refusedNotNow, refusedNeverFits, peakLive, partial                          uint64
-	expired, evictedTTL, evictedEnded                                           uint64
+	expired, evictedTTL, evictedEnded, dropped, peakPinned                      uint64
 	refusedGate, reclaimed, cancelled                                           uint64
 }
 
@@ -417,6 +424,78 @@ func (m *model) retain(s *mSequence, first, end, priority, tick int) {
 	}
 }
 
+func (m *model) pinned() int {
+	all := 0
+	for _, pin := range m.pins {
+		all += len(pin.pages)
+	}
+	return all
+}
+
+// pin holds a path, if no more than limit pages are pinned then.
+func (m *model) pin(path []*mBlock, limit int) ([]*mPage, error) {
+	switch {
+	case len(path) > limit:
+		return nil, bindings.ErrNeverFits
+	case len(path)+m.pinned() > limit:
+		return nil, bindings.ErrNotNow
+	}
+	var pages []*mPage
+	for _, b := range path {
+		m.hold(b.page)
+		pages = append(pages, b.page)
+	}
+	m.notePeak()
+	m.peakPinned = max(m.peakPinned, uint64(m.pinned()+len(path)))
+	return pages, nil
+}
+
+func (m *model) unpin(i int) {
+	pages := m.pins[i].pages
+	m.pins = slices.Delete(m.pins, i, i+1)
+	for _, p := range slices.Backward(pages) {
+		m.drop(p, nil)
+	}
+}
+
+// dropRoot takes the scope with this root out of the tree.
+func (m *model) dropRoot(root event.Digest) (blocks, detached int) {
+	for more := true; more; {
+		more = false
+		for _, b := range m.resident {
+			if b.scope.root != root || b.children != 0 {
+				continue
+			}
+			more = true
+			blocks++
+			m.evict(b)
+			b.page.block = nil
+			if b.page.holders == 0 {
+				m.giveUp(b.page)
+			} else {
+				m.owner[b.page.id] = b.page
+			}
+		}
+	}
+	for _, s := range m.sequences {
+		switch {
+		case s.epoch != m.epoch || s.scope.root != root:
+		case s.suspended:
+			m.strip(s)
+		default:
+			s.epoch = -1 // of no tree
+			detached++
+		}
+	}
+	for _, h := range m.holds {
+		if q := h.sequence; q.epoch == m.epoch && q.scope.root == root {
+			q.epoch = -1
+		}
+	}
+	m.dropped += uint64(blocks)
+	return blocks, detached
+}
+
 // expire returns the number of blocks whose time is up.
 func (m *model) expire(tick int) int {
 	m.nowKnown = true
@@ -672,10 +751,12 @@ func (m *model) grow(s *mSequence, capacityTokens int) mGrow {
 
 // evict takes a childless cached block out of the tree.
 func (m *model) evict(b *mBlock) {
-	if b.children != 0 || b.page.holders != 0 {
-		panic("the model evicts a block in use")
+	if b.children != 0 {
+		panic("the model evicts a block with children")
 	}
-	m.leave(b)
+	if b.page.holders == 0 {
+		m.leave(b)
+	}
 	m.setTimer(b, 0)
 	delete(m.resident, b.key)
 	delete(m.owner, b.page.id)

@@ -12,6 +12,19 @@ import (
 	"github.com/kvcast/kvcast/cgo"
 )
 
+// Policy says which of the blocks of one priority goes first.
+type Policy uint32
+
+// The policies.
+const (
+	// PolicyLRU: the least recently used.
+	PolicyLRU Policy = cgo.PolicyLRU
+	// PolicyLRFU: the one that is worth least, each use being worth 1 at first and
+	// half of it Config.LRFUTau requests later. Blocks that went are remembered.
+	// Better when pages are scarce.
+	PolicyLRFU Policy = cgo.PolicyLRFU
+)
+
 // Config says how a Manager is made. Zero fields take the defaults of the C
 // library (kvc_config_init), which are named here.
 type Config struct {
@@ -31,6 +44,18 @@ type Config struct {
 	// Seed of the tree's hash and of the host device's order; default 0, which
 	// draws one. Fix it in tests only: clients choose the tokens.
 	Seed uint64
+	// Policy says which of the blocks of one priority goes first; default
+	// PolicyLRU.
+	Policy Policy
+	// LRFUTau is, with PolicyLRFU, the number of requests in which a use loses
+	// half of its worth; default 1000.
+	LRFUTau int
+	// LRFUGhosts are, with PolicyLRFU, the blocks to remember that went, 8 bytes
+	// each; default CapacityBlocks.
+	LRFUGhosts int
+	// MaxPinnedPages may be pinned by all pins together, a page counting once for
+	// each; default a quarter of CapacityBlocks.
+	MaxPinnedPages int
 	// Poison makes the host device fill freed pages with a pattern and check
 	// it before they are handed out again, so that a late write shows.
 	Poison bool
@@ -51,11 +76,15 @@ func (c *Config) raw() (cgo.Config, error) {
 		{"CapacityBlocks", c.CapacityBlocks, &raw.CapacityBlocks},
 		{"MaxSequences", c.MaxSequences, &raw.MaxSequences},
 		{"ResumeGatePermille", c.ResumeGatePermille, &raw.ResumeGatePermille},
+		{"LRFUTau", c.LRFUTau, &raw.LRFUTau},
+		{"LRFUGhosts", c.LRFUGhosts, &raw.LRFUGhosts},
+		{"MaxPinnedPages", c.MaxPinnedPages, &raw.MaxPinnedPages},
 	} {
 		if err := set32("new manager", f.name, f.value, f.to); err != nil {
 			return raw, err
 		}
 	}
+	raw.Policy = uint32(c.Policy)
 	if c.PageBytes != 0 {
 		raw.PageBytes = c.PageBytes
 	}

@@ -35,6 +35,8 @@ const (
 	EvictedTTL EvictedReason = cgo.EvictedTTL
 	// EvictedEnded: so, and its conversation was over.
 	EvictedEnded EvictedReason = cgo.EvictedEnded
+	// EvictedScope: its scope was dropped.
+	EvictedScope EvictedReason = cgo.EvictedScope
 )
 
 // String is the reason in a word or two.
@@ -46,6 +48,8 @@ func (r EvictedReason) String() string {
 		return "ttl"
 	case EvictedEnded:
 		return "ended"
+	case EvictedScope:
+		return "scope"
 	default:
 		return "unknown"
 	}

@@ -49,6 +49,7 @@ type scratch struct {
 	truncated []cgo.TruncateResult
 	stop      []cgo.StopItem
 	retain    []cgo.RetainItem
+	pinned    []cgo.PinResult
 }
 
 const (

@@ -184,6 +184,7 @@ type script struct {
 	names     map[wireKey]string          // of every block that was ever stored
 	ids       map[bindings.BlockID]string // of blocks that where has met
 	sequences map[string]*scriptSequence
+	pins      map[string]bindings.Pin
 	streams   []scriptStream
 	open      []bindings.SequenceID
 	tables    tableScript
@@ -340,6 +341,28 @@ func (s *script) dispatch(o *operation) string {
 		return s.release(o, s.manager.End) + "\n"
 	case "retain":
 		return s.retain(o) + "\n"
+	case "pin":
+		return s.pin(o) + "\n"
+	case "unpin":
+		var texts []string
+		for first := true; first || len(o.plain) > 0; first = false {
+			errs := make([]error, 1)
+			if err := s.manager.Unpin([]bindings.Pin{s.pins[o.next()]}, errs); err != nil {
+				errs[0] = err
+			}
+			texts = append(texts, outcome(errs[0]))
+		}
+		return strings.Join(texts, ", ") + "\n"
+	case "drop":
+		return s.drop(o) + "\n"
+	case "ages":
+		h, err := s.manager.Histograms()
+		if err != nil {
+			return outcome(err) + "\n"
+		}
+		return histogram("idle at reuse", h.IdleAtReuse) +
+			histogram("idle at eviction", h.IdleAtEviction) +
+			histogram("reuses at eviction", h.ReusesAtEviction)
 	case "expire":
 		// Times are in seconds.
 		now := time.Duration(number(o.next())) * time.Second
@@ -437,8 +460,13 @@ func (s *script) openCache(o *operation) string {
 		PageBytes:      16,
 		Seed:           1,
 		Poison:         true,
+		MaxPinnedPages: o.count("pins", 0),
+		LRFUTau:        o.count("tau", 1000),
 
 		ResumeGatePermille: o.count("gate", 1000),
+	}
+	if o.take("policy", "lru") == "lrfu" {
+		config.Policy = bindings.PolicyLRFU
 	}
 	streamConfig := bindings.StreamConfig{
 		MaxEntries:        o.count("entries", 50000),
@@ -467,6 +495,7 @@ func (s *script) openCache(o *operation) string {
 		mirror:    map[wireKey]wireKey{},
 		names:     map[wireKey]string{},
 		ids:       map[bindings.BlockID]string{bindings.NoBlock: "root"},
+		pins:      map[string]bindings.Pin{},
 		sequences: map[string]*scriptSequence{},
 		tables:    newTableScript(),
 		holds:     map[string]*scriptHold{},
@@ -686,6 +715,52 @@ func (s *script) resume(o *operation) string {
 	}
 	q.waits = slices.Clone(r.Waits)
 	return fmt.Sprintf("committed %d, lost %d%s", r.CommittedTokens, r.LostTokens, s.waits(r.Waits))
+}
+
+// pin pins a sequence by its name, or a prompt.
+func (s *script) pin(o *operation) string {
+	name, what := o.next(), o.next()
+	prompt := bindings.Prompt{Scope: scope(o), MustCompute: mustCompute(o)}
+	var out [1]bindings.PinResult
+	var err error
+	if s.sequences[what] != nil || what[0] == '#' {
+		err = s.manager.PinSequences([]bindings.SequenceID{s.sequence(what).id}, out[:])
+	} else {
+		prompt.Tokens = tokenList(what)
+		err = s.manager.PinPrompts([]bindings.Prompt{prompt}, out[:])
+	}
+	if err != nil {
+		return outcome(err)
+	}
+	if out[0].Err != nil {
+		return outcome(out[0].Err)
+	}
+	s.pins[name] = out[0].Pin
+	return fmt.Sprintf("pinned %d", out[0].Blocks)
+}
+
+func (s *script) drop(o *operation) string {
+	items := []bindings.DropItem{{Scope: scope(o), Every: o.count("every", 0) != 0}}
+	var out [1]bindings.DropResult
+	evicted, err := s.manager.DropScopes(items, out[:], make([]bindings.EvictedBlock, o.count("room", 0)))
+	if err != nil {
+		return outcome(err)
+	}
+	r := &out[0]
+	if r.Err != nil {
+		return outcome(r.Err)
+	}
+	return fmt.Sprintf("dropped %d scopes, %d blocks, detached %d%s", r.Scopes, r.Blocks,
+		r.DetachedSequences, s.told(evicted))
+}
+
+func histogram(name string, h bindings.Histogram) string {
+	for i, n := range h {
+		if n != 0 {
+			name += fmt.Sprintf(" %d:%d", i, n)
+		}
+	}
+	return name + "\n"
 }
 
 func (s *script) retain(o *operation) string {
@@ -947,6 +1022,10 @@ func (s *script) counters() string {
 		{"ttl", n.EvictedTTLBlocks},
 		{"ended", n.EvictedEndedBlocks},
 		{"expired", n.ExpiredBlocks},
+		{"dropped", n.DroppedBlocks},
+		{"pins", n.Pins},
+		{"pinned", n.PinnedPages},
+		{"peak pinned", n.PeakPinnedPages},
 		{"reset", n.ResetBlocks},
 		{"resets", n.Resets},
 		{"not now", n.RefusedNotNow},

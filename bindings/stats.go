@@ -43,6 +43,13 @@ type Stats struct {
 	EvictedTTLBlocks   uint64 // of those: the time of a higher priority was up
 	EvictedEndedBlocks uint64 // of those: the conversation was over
 	ExpiredBlocks      uint64 // returned to the default priority
+	DroppedBlocks      uint64 // that DropScopes took out of the tree
+
+	Pins                 uint64
+	PinnedPages          uint64 // a page counts once for each of its pins; they are live
+	PeakPinnedPages      uint64
+	PeakQuarantinedPages uint64
+
 	ResetBlocks        uint64 // blocks that resets took out of the tree
 	Resets             uint64
 	RefusedNotNow      uint64 // grow items
@@ -88,6 +95,13 @@ func (m *Manager) Stats() (Stats, error) {
 		EvictedTTLBlocks:   raw.EvictedTTLBlocks,
 		EvictedEndedBlocks: raw.EvictedEndedBlocks,
 		ExpiredBlocks:      raw.ExpiredBlocks,
+		DroppedBlocks:      raw.DroppedBlocks,
+
+		Pins:                 raw.Pins,
+		PinnedPages:          raw.PinnedPages,
+		PeakPinnedPages:      raw.PeakPinnedPages,
+		PeakQuarantinedPages: raw.PeakQuarantinedPages,
+
 		ResetBlocks:        raw.ResetBlocks,
 		Resets:             raw.Resets,
 		RefusedNotNow:      raw.RefusedNotNow,
@@ -102,6 +116,41 @@ func (m *Manager) Stats() (Stats, error) {
 		MetadataBytes:      raw.MetadataBytes,
 		Prefault:           time.Duration(raw.PrefaultNs),
 	}, nil
+}
+
+// HistogramSlots is the number of slots of a histogram.
+const HistogramSlots = cgo.HistogramSlots
+
+// Histogram counts by powers of two: slot 0 is of the value 0, slot k of 2^(k-1)
+// to 2^k - 1, the last one of all above.
+type Histogram [HistogramSlots]uint64
+
+// Histograms say how old blocks get. Time is counted in requests (sequences
+// created).
+type Histograms struct {
+	// IdleAtReuse: how long ago the page was let go, of blocks found while nobody
+	// held them.
+	IdleAtReuse Histogram
+	// IdleAtEviction: the same, of blocks evicted for their pages.
+	IdleAtEviction Histogram
+	// ReusesAtEviction: of these, how often they had been found.
+	ReusesAtEviction Histogram
+}
+
+// Histograms reads them.
+func (m *Manager) Histograms() (Histograms, error) {
+	const op = "histograms"
+	if err := m.enter(op); err != nil {
+		return Histograms{}, err
+	}
+	defer m.leave()
+	var raw cgo.Histograms
+	var e cgo.Error
+	raw.Init()
+	if s := m.raw.Histograms(&raw, &e); s != cgo.OK {
+		return Histograms{}, callError(op, s, &e)
+	}
+	return Histograms{raw.IdleAtReuse, raw.IdleAtEviction, raw.ReusesAtEviction}, nil
 }
 
 // StreamStats are a stream's counters. Always DeferredBlocks == HealedBlocks +

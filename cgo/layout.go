@@ -178,6 +178,14 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Config{}.Seed) - unsafe.Sizeof(C.kvc_config{}.seed)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Config{}.ResumeGatePermille) - unsafe.Offsetof(C.kvc_config{}.resume_gate_permille)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Config{}.ResumeGatePermille) - unsafe.Sizeof(C.kvc_config{}.resume_gate_permille)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.Policy) - unsafe.Offsetof(C.kvc_config{}.policy)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.Policy) - unsafe.Sizeof(C.kvc_config{}.policy)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.LRFUTau) - unsafe.Offsetof(C.kvc_config{}.lrfu_tau)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.LRFUTau) - unsafe.Sizeof(C.kvc_config{}.lrfu_tau)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.MaxPinnedPages) - unsafe.Offsetof(C.kvc_config{}.max_pinned_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.MaxPinnedPages) - unsafe.Sizeof(C.kvc_config{}.max_pinned_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.LRFUGhosts) - unsafe.Offsetof(C.kvc_config{}.lrfu_ghosts)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.LRFUGhosts) - unsafe.Sizeof(C.kvc_config{}.lrfu_ghosts)]struct{}{}
 
 	// kvc_scope
 	_ [0]struct{} = [unsafe.Sizeof(Scope{}) - unsafe.Sizeof(C.kvc_scope{})]struct{}{}
@@ -434,6 +442,16 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.Holds) - unsafe.Sizeof(C.kvc_stats{}.holds)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Stats{}.HeldPages) - unsafe.Offsetof(C.kvc_stats{}.held_pages)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.HeldPages) - unsafe.Sizeof(C.kvc_stats{}.held_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.DroppedBlocks) - unsafe.Offsetof(C.kvc_stats{}.dropped_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.DroppedBlocks) - unsafe.Sizeof(C.kvc_stats{}.dropped_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.Pins) - unsafe.Offsetof(C.kvc_stats{}.pins)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.Pins) - unsafe.Sizeof(C.kvc_stats{}.pins)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.PinnedPages) - unsafe.Offsetof(C.kvc_stats{}.pinned_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.PinnedPages) - unsafe.Sizeof(C.kvc_stats{}.pinned_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.PeakPinnedPages) - unsafe.Offsetof(C.kvc_stats{}.peak_pinned_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.PeakPinnedPages) - unsafe.Sizeof(C.kvc_stats{}.peak_pinned_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.PeakQuarantinedPages) - unsafe.Offsetof(C.kvc_stats{}.peak_quarantined_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.PeakQuarantinedPages) - unsafe.Sizeof(C.kvc_stats{}.peak_quarantined_pages)]struct{}{}
 
 	// kvc_resident_block
 	_ [0]struct{} = [unsafe.Sizeof(ResidentBlock{}) - unsafe.Sizeof(C.kvc_resident_block{})]struct{}{}
@@ -498,4 +516,44 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(RetainItem{}.ExpiresNs) - unsafe.Sizeof(C.kvc_retain_item{}.expires_ns)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(RetainItem{}.Priority) - unsafe.Offsetof(C.kvc_retain_item{}.priority)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(RetainItem{}.Priority) - unsafe.Sizeof(C.kvc_retain_item{}.priority)]struct{}{}
+
+	// kvc_pin_result
+	_ [0]struct{} = [unsafe.Sizeof(PinResult{}) - unsafe.Sizeof(C.kvc_pin_result{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(PinResult{}.Status) - unsafe.Offsetof(C.kvc_pin_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(PinResult{}.Status) - unsafe.Sizeof(C.kvc_pin_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(PinResult{}.PinnedBlocks) - unsafe.Offsetof(C.kvc_pin_result{}.pinned_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(PinResult{}.PinnedBlocks) - unsafe.Sizeof(C.kvc_pin_result{}.pinned_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(PinResult{}.Pin) - unsafe.Offsetof(C.kvc_pin_result{}.pin)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(PinResult{}.Pin) - unsafe.Sizeof(C.kvc_pin_result{}.pin)]struct{}{}
+
+	// kvc_drop_item
+	_ [0]struct{} = [unsafe.Sizeof(DropItem{}) - unsafe.Sizeof(C.kvc_drop_item{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(DropItem{}.Scope) - unsafe.Offsetof(C.kvc_drop_item{}.scope)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(DropItem{}.Scope) - unsafe.Sizeof(C.kvc_drop_item{}.scope)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(DropItem{}.Flags) - unsafe.Offsetof(C.kvc_drop_item{}.flags)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(DropItem{}.Flags) - unsafe.Sizeof(C.kvc_drop_item{}.flags)]struct{}{}
+
+	// kvc_drop_result
+	_ [0]struct{} = [unsafe.Sizeof(DropResult{}) - unsafe.Sizeof(C.kvc_drop_result{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(DropResult{}.Status) - unsafe.Offsetof(C.kvc_drop_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(DropResult{}.Status) - unsafe.Sizeof(C.kvc_drop_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(DropResult{}.DroppedScopes) - unsafe.Offsetof(C.kvc_drop_result{}.dropped_scopes)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(DropResult{}.DroppedScopes) - unsafe.Sizeof(C.kvc_drop_result{}.dropped_scopes)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(DropResult{}.DroppedBlocks) - unsafe.Offsetof(C.kvc_drop_result{}.dropped_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(DropResult{}.DroppedBlocks) - unsafe.Sizeof(C.kvc_drop_result{}.dropped_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(DropResult{}.DetachedSequences) - unsafe.Offsetof(C.kvc_drop_result{}.detached_sequences)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(DropResult{}.DetachedSequences) - unsafe.Sizeof(C.kvc_drop_result{}.detached_sequences)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(DropResult{}.FirstEvicted) - unsafe.Offsetof(C.kvc_drop_result{}.first_evicted)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(DropResult{}.FirstEvicted) - unsafe.Sizeof(C.kvc_drop_result{}.first_evicted)]struct{}{}
+
+	// kvc_histograms
+	_ [0]struct{} = [unsafe.Sizeof(Histograms{}) - unsafe.Sizeof(C.kvc_histograms{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Histograms{}.StructSize) - unsafe.Offsetof(C.kvc_histograms{}.struct_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Histograms{}.StructSize) - unsafe.Sizeof(C.kvc_histograms{}.struct_size)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Histograms{}.IdleAtReuse) - unsafe.Offsetof(C.kvc_histograms{}.idle_at_reuse)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Histograms{}.IdleAtReuse) - unsafe.Sizeof(C.kvc_histograms{}.idle_at_reuse)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Histograms{}.IdleAtEviction) - unsafe.Offsetof(C.kvc_histograms{}.idle_at_eviction)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Histograms{}.IdleAtEviction) - unsafe.Sizeof(C.kvc_histograms{}.idle_at_eviction)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Histograms{}.ReusesAtEviction) - unsafe.Offsetof(C.kvc_histograms{}.reuses_at_eviction)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Histograms{}.ReusesAtEviction) - unsafe.Sizeof(C.kvc_histograms{}.reuses_at_eviction)]struct{}{}
 )

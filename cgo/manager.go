@@ -16,6 +16,12 @@ import "unsafe"
 // ConfigPoison is KVC_CONFIG_POISON.
 const ConfigPoison = C.KVC_CONFIG_POISON
 
+// The policies of eviction.
+const (
+	PolicyLRU  = C.KVC_POLICY_LRU
+	PolicyLRFU = C.KVC_POLICY_LRFU
+)
+
 // DeviceHost is KVC_DEVICE_HOST.
 const DeviceHost = C.KVC_DEVICE_HOST
 
@@ -31,6 +37,10 @@ type Config struct {
 	Seed           uint64
 
 	ResumeGatePermille uint32
+	Policy             uint32
+	LRFUTau            uint32
+	MaxPinnedPages     uint32
+	LRFUGhosts         uint32
 	_                  uint32
 }
 
@@ -96,6 +106,33 @@ type Stats struct {
 	EvictedEndedBlocks uint64
 	Holds              uint64
 	HeldPages          uint64
+
+	DroppedBlocks        uint64
+	Pins                 uint64
+	PinnedPages          uint64
+	PeakPinnedPages      uint64
+	PeakQuarantinedPages uint64
+}
+
+// HistogramSlots is KVC_HISTOGRAM_SLOTS.
+const HistogramSlots = C.KVC_HISTOGRAM_SLOTS
+
+// Histograms is kvc_histograms.
+type Histograms struct {
+	StructSize       uint32
+	_                uint32
+	IdleAtReuse      [HistogramSlots]uint64
+	IdleAtEviction   [HistogramSlots]uint64
+	ReusesAtEviction [HistogramSlots]uint64
+}
+
+// Init sets the struct size.
+func (h *Histograms) Init() { C.kvc_histograms_init((*C.kvc_histograms)(unsafe.Pointer(h))) }
+
+// Histograms fills out, which must have been initialised.
+func (m Manager) Histograms(out *Histograms, err *Error) Status {
+	return Status(C.kvc_manager_histograms_get(m.c, (*C.kvc_histograms)(unsafe.Pointer(out)),
+		err.c()))
 }
 
 // Init sets the struct size.

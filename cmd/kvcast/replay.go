@@ -143,6 +143,11 @@ func (r *replayer) open(ctx context.Context, options publisher.Options) (err err
 		// No gate: makeRoom ends the oldest sequence when room is short, so as
 		// many as were asked for may be alive in a pool however full.
 		ResumeGatePermille: 1000,
+		LRFUTau:            r.o.lrfuTau,
+		LRFUGhosts:         r.o.lrfuGhosts,
+	}
+	if r.o.policy == policyLRFU {
+		config.Policy = bindings.PolicyLRFU
 	}
 	if r.o.publisher != publisherOff {
 		options.Warn = func(message string) { r.bar.note("kvcast: warning: " + oneLine(message)) }

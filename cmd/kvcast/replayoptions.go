@@ -25,6 +25,9 @@ const (
 	maxConcurrency = 1<<20 - 1
 	// publisherOff is the value of --publisher for a manager without a stream.
 	publisherOff = "off"
+	// The values of --policy.
+	policyLRU  = "lru"
+	policyLRFU = "lrfu"
 )
 
 // replayOptions are the flags of replay.
@@ -34,6 +37,9 @@ type replayOptions struct {
 	blockSize   int
 	capacity    int
 	sinkBlocks  int
+	policy      string
+	lrfuTau     int
+	lrfuGhosts  int
 	device      string
 	concurrency int
 	decode      bool
@@ -74,6 +80,9 @@ func newReplay(std streams) *cobra.Command {
 	f.IntVar(&o.blockSize, "block-size", 16, "tokens per block")
 	f.IntVar(&o.capacity, "capacity-blocks", 20000, "pages in the pool")
 	f.IntVar(&o.sinkBlocks, "sink-blocks", 50000, "stored blocks that may wait for the publisher (max_entries)")
+	f.StringVar(&o.policy, "policy", policyLRU, "what goes first when pages are short: lru or lrfu")
+	f.IntVar(&o.lrfuTau, "lrfu-tau", 1000, "lrfu: requests in which a use loses half of its worth")
+	f.IntVar(&o.lrfuGhosts, "lrfu-ghosts", 0, "lrfu: blocks to remember that went (0 = as many as pages)")
 	f.StringVar(&o.device, "device", "auto", "auto (at present always host) or host")
 	f.IntVar(&o.concurrency, "concurrency", 1, "sequences alive at once")
 	f.BoolVar(&o.decode, "decode", false, "commit the output tokens too")
@@ -106,6 +115,8 @@ func (o *replayOptions) check() (event.Form, error) {
 		{"block-size", int64(o.blockSize), 1, 4096},
 		{"capacity-blocks", int64(o.capacity), 1, 1 << 27},
 		{"sink-blocks", int64(o.sinkBlocks), 1, math.MaxUint32},
+		{"lrfu-ghosts", int64(o.lrfuGhosts), 0, 1 << 30},
+		{"lrfu-tau", int64(o.lrfuTau), 1, math.MaxUint32},
 		{"concurrency", int64(o.concurrency), 1, maxConcurrency},
 		{"buffer-steps", int64(o.bufferSteps), 1, math.MaxInt64},
 		{"replay-buffer-bytes", o.replayBufferBytes, 0, math.MaxInt64},
@@ -120,6 +131,9 @@ func (o *replayOptions) check() (event.Form, error) {
 	}
 	if o.trace == "" {
 		return 0, errors.New("--trace is missing")
+	}
+	if o.policy != policyLRU && o.policy != policyLRFU {
+		return 0, fmt.Errorf("--policy %s: want %s or %s", o.policy, policyLRU, policyLRFU)
 	}
 	if math.IsNaN(o.speed) || o.speed < 0 || math.IsInf(o.speed, 0) {
 		return 0, fmt.Errorf("--speed %g: want 0 or a positive number", o.speed)

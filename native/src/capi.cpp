@@ -15,7 +15,7 @@
 // Layouts are part of the ABI: Go mirrors them byte by byte.
 static_assert(sizeof(kvc_error) == 256 && offsetof(kvc_error, message) == 8);
 static_assert(sizeof(kvc_live_handles) == 24);
-static_assert(sizeof(kvc_config) == 48 && offsetof(kvc_config, page_bytes) == 24);
+static_assert(sizeof(kvc_config) == 64 && offsetof(kvc_config, page_bytes) == 24);
 static_assert(sizeof(kvc_scope) == 48 && offsetof(kvc_scope, lora_name_offset) == 24);
 static_assert(sizeof(kvc_fence) == 16);
 static_assert(sizeof(kvc_prompt) == 48 && offsetof(kvc_prompt, scope) == 24);
@@ -25,7 +25,7 @@ static_assert(sizeof(kvc_grow_item) == 16 && sizeof(kvc_grow_result) == 24);
 static_assert(sizeof(kvc_commit_item) == 48);
 static_assert(sizeof(kvc_commit_result) == 96 && offsetof(kvc_commit_result, waits) == 32);
 static_assert(sizeof(kvc_sequence_info) == 48);
-static_assert(sizeof(kvc_stats) == 8 + 32 * 8);
+static_assert(sizeof(kvc_stats) == 8 + 37 * 8);
 static_assert(sizeof(kvc_resident_block) == 48 && offsetof(kvc_resident_block, digest) == 16);
 static_assert(sizeof(kvc_host_fill) == 16);
 
@@ -90,6 +90,7 @@ void kvc_config_init(kvc_config* config) KVC_NOEXCEPT {
   config->capacity_blocks = 20000;
   config->max_sequences = 4096;
   config->resume_gate_permille = 970;
+  config->lrfu_tau = 1000;
 }
 
 kvc_status kvc_manager_create(const kvc_config* config, kvc_stream* stream, kvc_manager** out,

@@ -43,6 +43,17 @@ const char* Manager::CheckPages(uint32_t* where) {
       ++holders[id];
     }
   }
+  uint32_t pinned = 0;
+  bool pins_good = true;
+  pins_.ForEachPage([&](PageId id) {
+    pins_good = pins_good && id < total;
+    if (id < total) ++holders[id];
+    ++pinned;
+  });
+  if (!pins_good) return "a pin holds a page beyond the pool";
+  if (pinned != pins_.pages() || pins_.CountFree() != pins_.capacity() - pinned) {
+    return "the pinned pages are miscounted";
+  }
   std::array<uint32_t, 4> states{};
   std::vector<uint32_t> fence_refs;
   for (PageId id = 0; id < total; ++id) {
@@ -132,7 +143,8 @@ const char* Manager::CheckOrder(uint32_t* where) {
       if (page.prev != before || page.state != PageState::kCached) {
         return "the order of eviction is broken";
       }
-      if (order.KeyOf(page.listed) != key) return "a page is in the list of another class";
+      if (order.KeyOf(page.listed, page.score) != key)
+        return "a page is in the list of another class";
       rank[id] = ++next;
       before = id;
     }
@@ -157,6 +169,9 @@ const char* Manager::CheckOrder(uint32_t* where) {
     const PageId above = tree_.node(n.parent).page;
     if (pages_[above].listed < page.listed)
       return "a block is listed under a higher class than its parent";
+    if (scores_ != nullptr && pages_[above].score < page.score) {
+      return "a block is worth more than the one before it";
+    }
     if (rank[above] != 0 && rank[above] < rank[n.page]) {
       return "a parent stands before its child in the order of eviction";
     }

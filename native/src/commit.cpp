@@ -98,10 +98,9 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
         const NodeId found = tree_.Find(hashes[i], seq->last, block);
         if (found == kNil) {
           const NodeId added = tree_.Insert(hashes[i], seq->last, block, ours);
-          pages_[ours].node = added;
+          pages_.Found(ours, added);
           pages_.AddReady(ours, ready);
-          pages_[ours].own = pages_[ours].listed = kDefaultClass;
-          pages_[ours].expired = false;
+          if (scores_ != nullptr) EnterBlock(ours);
           if (above < kDefaultClass) RaiseAbove(added);
           above = kDefaultClass;
           if (run_count == sequences::kRun) {
@@ -119,6 +118,7 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
           run_parent = found;
           const PageId theirs = tree_.node(found).page;
           HoldBlock(theirs);
+          if (scores_ != nullptr) UseBlock(theirs);
           if (pages_[theirs].ready != 0) {
             fences_.Collect(pages_[theirs].ready, seq->slot, &waits);
           }
@@ -136,6 +136,7 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
       done += count;
     }
     Announce(run_parent, run, run_count);
+    if (scores_ != nullptr) LevelScores(*seq, first, first + links);
     if (seq->rule_from != UINT64_MAX) FollowRule(*seq, first, first + links);
     seq->last_hash = hash;
     seq->linked += static_cast<uint32_t>(links);

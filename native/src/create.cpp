@@ -14,26 +14,16 @@
 
 namespace kvcast {
 
-kvc_status Manager::ValidatePrompt(const kvc_prompt& prompt, const PromptArrays& in,
-                                   ScopeView* scope, uint64_t* blocks, kvc_error* error) const {
+kvc_status Manager::ValidateScope(uint32_t index, const PromptArrays& in, ScopeView* scope,
+                                  kvc_error* error) {
   using sequences::Inside;
   using sequences::Item;
-  if (!Inside(prompt.token_offset, prompt.token_count, in.token_count)) {
-    return Item(error, KVC_INVALID_ARGUMENT, "a prompt's tokens are outside tokens[]");
-  }
-  const uint32_t* tokens = in.tokens + prompt.token_offset;
-  if (!sequences::TokensInRange(tokens, prompt.token_count)) {
-    return Item(error, KVC_INVALID_ARGUMENT, "a prompt holds a token of 2^31 or more");
-  }
-  if ((prompt.flags & ~uint32_t{KVC_PROMPT_SUSPENDED | KVC_PROMPT_STOP_BEFORE}) != 0) {
-    return Item(error, KVC_INVALID_ARGUMENT, "a prompt has unknown flags");
-  }
   *scope = {};
-  if (prompt.scope != KVC_NO_SCOPE) {
-    if (prompt.scope >= in.scope_count) {
-      return Item(error, KVC_INVALID_ARGUMENT, "a prompt's scope is outside scopes[]");
+  if (index != KVC_NO_SCOPE) {
+    if (index >= in.scope_count) {
+      return Item(error, KVC_INVALID_ARGUMENT, "a scope is outside scopes[]");
     }
-    const kvc_scope& s = in.scopes[prompt.scope];
+    const kvc_scope& s = in.scopes[index];
     constexpr uint32_t kAll =
         KVC_SCOPE_LORA_ID | KVC_SCOPE_SALT | KVC_SCOPE_LORA_NAME | KVC_SCOPE_SALT_BYTES;
     if ((s.parts & ~kAll) != 0) {
@@ -67,6 +57,26 @@ kvc_status Manager::ValidatePrompt(const kvc_prompt& prompt, const PromptArrays&
       }
       scope->salt_bytes = {text + s.salt_bytes_offset, s.salt_bytes_size};
     }
+  }
+  return KVC_OK;
+}
+
+kvc_status Manager::ValidatePrompt(const kvc_prompt& prompt, const PromptArrays& in,
+                                   ScopeView* scope, uint64_t* blocks, kvc_error* error) const {
+  using sequences::Inside;
+  using sequences::Item;
+  if (!Inside(prompt.token_offset, prompt.token_count, in.token_count)) {
+    return Item(error, KVC_INVALID_ARGUMENT, "a prompt's tokens are outside tokens[]");
+  }
+  const uint32_t* tokens = in.tokens + prompt.token_offset;
+  if (!sequences::TokensInRange(tokens, prompt.token_count)) {
+    return Item(error, KVC_INVALID_ARGUMENT, "a prompt holds a token of 2^31 or more");
+  }
+  if ((prompt.flags & ~uint32_t{KVC_PROMPT_SUSPENDED | KVC_PROMPT_STOP_BEFORE}) != 0) {
+    return Item(error, KVC_INVALID_ARGUMENT, "a prompt has unknown flags");
+  }
+  if (const kvc_status bad = ValidateScope(prompt.scope, in, scope, error); bad != KVC_OK) {
+    return bad;
   }
   const uint64_t left = prompt.must_compute == 0                     ? 1
                         : prompt.must_compute == KVC_COMPUTE_NOTHING ? 0
@@ -118,9 +128,11 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
     throw;
   }
   // From here on nothing throws.
+  CountRequest();
   FenceList waits;
   for (const PageId id : found_pages) {
     HoldBlock(id);
+    if (scores_ != nullptr) UseBlock(id);
     if (pages_[id].ready != 0) fences_.Collect(pages_[id].ready, slot, &waits);
     seq.pages.push_back(id);
   }
@@ -154,7 +166,6 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
   ++open_sequences_;
   ++changes_;
   ++live_handles().sequences;
-  ++counters_.created_sequences;
   counters_.asked_blocks += prompt.token_count / block_size_;
   counters_.peak_live_pages = std::max<uint64_t>(counters_.peak_live_pages, pages_.live());
 

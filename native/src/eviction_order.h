@@ -8,71 +8,85 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "native/src/page.h"
 
 namespace kvcast {
 
-// A list per class, least recently used first, and a bit per list that is not
-// empty: joining, leaving and finding the next list take a few steps, however
-// many pages there are. Lists have keys, which grow in the order of eviction.
+// Lists of pages, one for each class, or one for each class and range of scores
+// (recency_frequency.h); within a list the least recently used page comes first.
+// A bit per list that is not empty, and bits over those bits, make joining,
+// leaving and finding the next list take a few steps, however many pages there
+// are. Lists have keys, which grow in the order of eviction.
 //
 // Children stand before their parents: whoever holds a block holds those before
 // it, lets them go last block first, and a block is listed under no lower class
-// than its children.
+// than its children, and has no lower score.
 class EvictionOrder {
  public:
-  explicit EvictionOrder(Page* pages) : pages_(pages) {}
+  // Scores are in parts of 1/128 of a halving of worth; a list takes 8 of them.
+  static constexpr uint32_t kBucketShift = 3;
+
+  // `buckets`, a power of two: ranges of scores that are told apart; 1 is none.
+  EvictionOrder(Page* pages, uint32_t buckets)
+      : pages_(pages),
+        buckets_(buckets),
+        mask_(buckets - 1),
+        lists_(size_t{kClasses} * buckets),
+        words_((lists_.size() + 63) / 64),
+        words_of_words_((words_.size() + 63) / 64) {}
 
   [[nodiscard]] uint32_t size() const { return size_; }
 
-  // To the end of the list of page.listed.
+  // To the end of its list.
   void Join(PageId id) {
     Page& page = pages_[id];
-    List& list = lists_[KeyOf(page.listed)];
+    const uint32_t at = ListOf(page);
+    List& list = lists_[at];
     page.prev = list.tail;
     page.next = kNil;
     if (list.tail != kNil) {
       pages_[list.tail].next = id;
     } else {
       list.head = id;
-      words_[page.listed / 64] |= uint64_t{1} << page.listed % 64;
+      Mark(at);
     }
     list.tail = id;
     ++size_;
   }
   void Leave(PageId id) {
     const Page& page = pages_[id];
-    List& list = lists_[KeyOf(page.listed)];
+    const uint32_t at = ListOf(page);
+    List& list = lists_[at];
     (page.prev != kNil ? pages_[page.prev].next : list.head) = page.next;
     (page.next != kNil ? pages_[page.next].prev : list.tail) = page.prev;
-    if (list.head == kNil) words_[page.listed / 64] &= ~(uint64_t{1} << page.listed % 64);
+    if (list.head == kNil) Unmark(at);
     --size_;
   }
+  // The score that a page would have now for the first use of its life. What is
+  // far below it is told apart no longer.
+  void Advance(uint32_t score);
 
-  // The key of the list that a page of this class belongs to.
-  [[nodiscard]] uint32_t KeyOf(uint32_t class_) const { return class_; }
-  // The first list at or after `key` that is not empty, or kNil.
-  [[nodiscard]] uint32_t NextKey(uint32_t key) const {
-    for (uint32_t word = key / 64; word < kWords; ++word, key = word * 64) {
-      const uint64_t rest = words_[word] & (~uint64_t{0} << key % 64);
-      if (rest != 0) return word * 64 + static_cast<uint32_t>(__builtin_ctzll(rest));
-    }
-    return kNil;
+  // The key of the list for a class and a score.
+  [[nodiscard]] uint32_t KeyOf(uint32_t class_, uint32_t score) const {
+    return class_ * buckets_ + (Bucket(score) - base_);
   }
+  // The first list at or after `key` that is not empty, or kNil.
+  [[nodiscard]] uint32_t NextKey(uint32_t key) const;
   // Within a list the pages follow one another through Page::next.
-  [[nodiscard]] PageId Head(uint32_t key) const { return lists_[key].head; }
-  [[nodiscard]] PageId Tail(uint32_t key) const { return lists_[key].tail; }
+  [[nodiscard]] PageId Head(uint32_t key) const { return lists_[AtKey(key)].head; }
+  [[nodiscard]] PageId Tail(uint32_t key) const { return lists_[AtKey(key)].tail; }
 
   // The whole order, for those who do not mind how long it takes.
   [[nodiscard]] PageId First() const {
     const uint32_t key = NextKey(0);
     return key == kNil ? kNil : Head(key);
   }
-  [[nodiscard]] PageId After(PageId id) const {
-    if (pages_[id].next != kNil) return pages_[id].next;
-    const uint32_t key = NextKey(KeyOf(pages_[id].listed) + 1);
-    return key == kNil ? kNil : Head(key);
+
+  [[nodiscard]] size_t bytes() const {
+    return lists_.capacity() * sizeof(List) +
+           (words_.capacity() + words_of_words_.capacity()) * sizeof(uint64_t);
   }
 
  private:
@@ -80,12 +94,36 @@ class EvictionOrder {
     PageId head = kNil;
     PageId tail = kNil;
   };
-  static constexpr uint32_t kWords = (kClasses + 63) / 64;
+
+  // Buckets are a ring: base_ is the lowest, and takes whatever is lower.
+  [[nodiscard]] uint32_t Bucket(uint32_t score) const {
+    return buckets_ == 1 ? 0 : std::clamp(score >> kBucketShift, base_, base_ + mask_);
+  }
+  [[nodiscard]] uint32_t ListOf(const Page& page) const {
+    return page.listed * buckets_ + (Bucket(page.score) & mask_);
+  }
+  [[nodiscard]] uint32_t AtKey(uint32_t key) const {
+    return (key & ~mask_) | ((key + base_) & mask_);
+  }
+  void Mark(uint32_t at) {
+    words_[at / 64] |= uint64_t{1} << at % 64;
+    words_of_words_[at / 4096] |= uint64_t{1} << at / 64 % 64;
+  }
+  void Unmark(uint32_t at) {
+    words_[at / 64] &= ~(uint64_t{1} << at % 64);
+    if (words_[at / 64] == 0) words_of_words_[at / 4096] &= ~(uint64_t{1} << at / 64 % 64);
+  }
+  // The first list in [from, to) that is not empty, or kNil.
+  [[nodiscard]] uint32_t Find(uint32_t from, uint32_t to) const;
 
   Page* pages_;
+  uint32_t buckets_;
+  uint32_t mask_;
+  uint32_t base_ = 0;
   uint32_t size_ = 0;
-  uint64_t words_[kWords] = {};
-  List lists_[kClasses];
+  std::vector<List> lists_;
+  std::vector<uint64_t> words_;           // bit per list
+  std::vector<uint64_t> words_of_words_;  // bit per word that is not 0
 };
 
 }  // namespace kvcast

@@ -99,6 +99,7 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
     if (i + sequences::kPrefetchAhead < victims_.size()) {
       const Node& ahead = tree_.node(victims_[i + sequences::kPrefetchAhead]);
       tree_.PrefetchInsert(ahead.hash);
+      if (scores_ != nullptr) scores_->Prefetch(ahead.hash);
       if (!IsRoot(ahead.parent)) __builtin_prefetch(&tree_.node(ahead.parent), 1);
     }
     const PageId page = tree_.node(victims_[i]).page;
@@ -106,6 +107,7 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
     if (reason == KVC_EVICTED_TTL) ++counters_.evicted_ttl_blocks;
     if (reason == KVC_EVICTED_ENDED) ++counters_.evicted_ended_blocks;
     if (tell != nullptr) Describe(victims_[i], reason, tell++);
+    if (scores_ != nullptr) scores_->Left(tree_.node(victims_[i]).hash, pages_[page].score);
     ForgetNode(victims_[i]);
     pages_.Seize(page);
     seq->pages.push_back(page);

@@ -3,7 +3,10 @@
 
 #include "native/src/manager.h"
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <memory>
 #include <random>
 #include <string>
 #include <utility>
@@ -44,6 +47,12 @@ const kvc_config& Validated(const kvc_config& c) {
     bad("max_sequences", c.max_sequences, "1 to 2^20");
   }
   if (c.device != KVC_DEVICE_HOST) bad("device", c.device, "KVC_DEVICE_HOST (0)");
+  if (c.policy != KVC_POLICY_LRU && c.policy != KVC_POLICY_LRFU) {
+    bad("policy", c.policy, "KVC_POLICY_LRU (0) or KVC_POLICY_LRFU (1)");
+  }
+  if (c.lrfu_ghosts > 8 * uint64_t{kMaxPages}) bad("lrfu_ghosts", c.lrfu_ghosts, "0 to 2^30");
+  if (c.lrfu_tau == 0) bad("lrfu_tau", c.lrfu_tau, "at least 1");
+  if (c.max_pinned_pages > kMaxPages) bad("max_pinned_pages", c.max_pinned_pages, "0 to 2^27");
   if (c.resume_gate_permille == 0 || c.resume_gate_permille > 1000) {
     bad("resume_gate_permille", c.resume_gate_permille, "1 to 1000");
   }
@@ -72,9 +81,16 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
       device_(config.capacity_blocks, config.page_bytes, manager::Seed(config.seed),
               (config.flags & KVC_CONFIG_POISON) != 0),
       fences_(device_),
-      pages_(config.capacity_blocks, device_, fences_),
+      pages_(config.capacity_blocks, config.policy == KVC_POLICY_LRFU, device_, fences_),
       tree_(config.capacity_blocks, config.tokens_per_block, hash_),
       timers_(tree_),
+      pins_(config.max_pinned_pages != 0 ? config.max_pinned_pages
+                                         : std::max(1u, config.capacity_blocks / 4)),
+      scores_(config.policy == KVC_POLICY_LRFU
+                  ? std::make_unique<RecencyFrequency>(
+                        config.lrfu_tau,
+                        config.lrfu_ghosts != 0 ? config.lrfu_ghosts : config.capacity_blocks)
+                  : nullptr),
       sink_(std::move(sink)) {
   sequences_.resize(max_sequences_);
   for (uint32_t i = max_sequences_; i-- > 0;) {
@@ -300,6 +316,9 @@ void Manager::Stats(kvc_stats* out) {
   out->struct_size = struct_size;
   out->total_pages = pages_.total();
   out->live_pages = pages_.live();
+  out->pinned_pages = pins_.pages();
+  out->pins = pins_.pins();
+  out->peak_quarantined_pages = pages_.peak_quarantined();
   out->cached_pages = pages_.cached();
   out->free_pages = pages_.free();
   out->quarantined_pages = pages_.quarantined();
@@ -307,7 +326,8 @@ void Manager::Stats(kvc_stats* out) {
   out->roots = tree_.root_count();
   out->sequences = open_sequences_ - holds_;
   out->metadata_bytes =
-      pages_.bytes() + tree_.bytes() + timers_.bytes() + fences_.bytes() + tails_.size() +
+      pages_.bytes() + tree_.bytes() + timers_.bytes() + pins_.bytes() +
+      (scores_ != nullptr ? scores_->bytes() : 0) + fences_.bytes() + tails_.size() +
       sequences_.capacity() * sizeof(Sequence) + sequence_bytes_ +
       (victims_.capacity() + removals_.capacity() + strip_.capacity()) * sizeof(uint32_t);
   out->prefault_ns = prefault_ns_;
@@ -315,6 +335,16 @@ void Manager::Stats(kvc_stats* out) {
   out->kept_pages = kept_pages_;
   out->holds = holds_;
   out->held_pages = held_pages_;
+}
+
+void Manager::Histograms(kvc_histograms* out) {
+  std::shared_lock<WriterFirstMutex> lock(mutex_);
+  const PagePool::Ages& ages = pages_.ages();
+  std::copy(std::begin(ages.idle_at_reuse), std::end(ages.idle_at_reuse), out->idle_at_reuse);
+  std::copy(std::begin(ages.idle_at_eviction), std::end(ages.idle_at_eviction),
+            out->idle_at_eviction);
+  std::copy(std::begin(ages.reuses_at_eviction), std::end(ages.reuses_at_eviction),
+            out->reuses_at_eviction);
 }
 
 uint32_t Manager::open_sequences() const {

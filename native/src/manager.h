@@ -36,7 +36,9 @@
 #include "native/src/host_device.h"
 #include "native/src/mixed_hash.h"
 #include "native/src/page_pool.h"
+#include "native/src/pin_table.h"
 #include "native/src/prefix_tree.h"
+#include "native/src/recency_frequency.h"
 #include "native/src/sequence.h"
 #include "native/src/timer_wheel.h"
 #include "native/src/writer_first_mutex.h"
@@ -132,6 +134,14 @@ class Manager final : public SinkHost {
 
   void Retain(uint32_t count, const kvc_retain_item* items, kvc_status* results, kvc_error* error);
   void End(uint32_t count, const uint64_t* sequences, kvc_status* results, kvc_error* error);
+  void PinPrompts(uint32_t count, const kvc_prompt* prompts, const PromptArrays& in,
+                  kvc_pin_result* results, kvc_error* error);
+  void PinSequences(uint32_t count, const uint64_t* sequences, kvc_pin_result* results,
+                    kvc_error* error);
+  void Unpin(uint32_t count, const uint64_t* pins, kvc_status* results, kvc_error* error);
+  void DropScopes(uint32_t count, const kvc_drop_item* items, const PromptArrays& in,
+                  kvc_drop_result* results, EvictedList* told, kvc_error* error);
+  void Histograms(kvc_histograms* out);
   // Returns how many blocks went back to the default priority; *more says
   // whether there may be others.
   uint32_t Expire(uint64_t now_ns, uint32_t max_blocks, bool* more);
@@ -214,6 +224,8 @@ class Manager final : public SinkHost {
   void FlushRemovals();
 
   // create.cpp
+  static kvc_status ValidateScope(uint32_t index, const PromptArrays& in, ScopeView* scope,
+                                  kvc_error* error);
   kvc_status ValidatePrompt(const kvc_prompt& prompt, const PromptArrays& in, ScopeView* scope,
                             uint64_t* blocks, kvc_error* error) const;
   template <typename Visit>
@@ -294,6 +306,19 @@ class Manager final : public SinkHost {
   void RaiseAbove(NodeId id);
   void FollowRule(const Sequence& sequence, uint64_t first, uint64_t end);
   void EndTail(const Sequence& sequence);
+  // A held block was used again, or has entered the tree.
+  void UseBlock(PageId id) { pages_[id].score = scores_->Used(pages_[id].score); }
+  void EnterBlock(PageId id) {
+    pages_[id].score = scores_->Entered(tree_.node(pages_[id].node).hash);
+  }
+  void LevelScores(const Sequence& sequence, uint64_t first, uint64_t end);
+  void CountRequest() {
+    ++counters_.created_sequences;
+    pages_.SetRequest(counters_.created_sequences);
+    if (scores_ == nullptr) return;
+    scores_->SetTime(counters_.created_sequences);
+    pages_.SetScoreNow(scores_->now());
+  }
   // One more holder of a block.
   void HoldBlock(PageId id) {
     if (pages_.Hold(id)) RaiseAbove(pages_[id].node);
@@ -307,6 +332,13 @@ class Manager final : public SinkHost {
   kvc_status TableDelta(const TableFormat& f, uint64_t id, const Sequence* seq, uint32_t row,
                         uint32_t columns, kvc_table_cookie* cookie, uint32_t room,
                         kvc_table_delta* out, uint32_t* entries, kvc_error* error) const;
+
+  // pins.cpp
+  kvc_status Pin(kvc_pin_result* result, kvc_error* error);
+
+  // drop_scope.cpp
+  kvc_status DropOne(const kvc_drop_item& item, const PromptArrays& in, kvc_drop_result* result,
+                     EvictedList* told, kvc_error* error);
 
   // check.cpp
   [[nodiscard]] const char* CheckPages(uint32_t* where);
@@ -325,6 +357,8 @@ class Manager final : public SinkHost {
   PagePool pages_;
   PrefixTree tree_;
   TimerWheel timers_;
+  PinTable pins_;
+  std::unique_ptr<RecencyFrequency> scores_;  // none: plain recency
 
   mutable WriterFirstMutex mutex_;
   std::shared_ptr<EventSink> sink_;  // kept until the end; not called once detached

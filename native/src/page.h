@@ -46,10 +46,16 @@ struct Page {
   // that can; it may be too high, but not for a block without children.
   uint8_t own = kDefaultClass;
   uint8_t listed = kDefaultClass;
-  bool expired = false;  // it had a higher priority once, for a time
+  bool expired : 1;    // it had a higher priority once, for a time
+  uint8_t reuses : 7;  // of the block, as far as 127
   union {
-    uint32_t quarantine = 0;  // kQuarantined: the list it is on
+    uint32_t quarantine;  // kQuarantined: the list it is on
+    // A block's page: its score (recency_frequency.h); with plain recency the
+    // request at which the page was let go.
+    uint32_t score;
   };
+
+  Page() : expired(false), reuses(0), quarantine(0) {}
 };
 static_assert(sizeof(Page) == 32, "two pages to a cache line");
 

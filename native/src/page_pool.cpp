@@ -8,13 +8,21 @@
 
 namespace kvcast {
 
-PagePool::PagePool(uint32_t count, Device& device, FencePool& fences)
+namespace page_pool {
+
+// Enough for 32 halvings of worth, told apart by 1/16 of one.
+constexpr uint32_t kScoreBuckets = 512;
+
+}  // namespace page_pool
+
+PagePool::PagePool(uint32_t count, bool scored, Device& device, FencePool& fences)
     : total_(count),
       device_(device),
       fences_(fences),
       slab_(size_t{count} * sizeof(Page), "the page records (capacity_blocks)"),
       pages_(reinterpret_cast<Page*>(slab_.data())),
-      order_(pages_) {
+      order_(pages_, scored ? page_pool::kScoreBuckets : 1),
+      stamps_(scored ? count : 0) {
   quarantined_last_.fill(kNil);
   for (PageId id = count; id-- > 0;) {
     new (&pages_[id]) Page;
@@ -137,6 +145,7 @@ void PagePool::Drop(PageId id, FenceSetId fence) {
   --live_;
   if (page.node != kNil) {
     page.state = PageState::kCached;
+    Stamp(id) = request_;
     order_.Join(id);
   } else {
     GiveUp(id);
@@ -146,6 +155,7 @@ void PagePool::Drop(PageId id, FenceSetId fence) {
 void PagePool::Seize(PageId id) {
   Page& page = pages_[id];
   order_.Leave(id);
+  NoteEviction(id);
   fences_.Release(page.ready);
   fences_.Release(page.used);
   page.ready = 0;
@@ -157,25 +167,30 @@ void PagePool::Seize(PageId id) {
 }
 
 void PagePool::GiveUpCached(size_t more) {
+  PrepareToGiveUp(order_.size(), more);
+  while (order_.size() != 0) GiveUpBlock(order_.First());
+  DoneGivingUp();
+}
+
+void PagePool::PrepareToGiveUp(size_t pages, size_t more) {
   entering_.clear();
-  entering_.reserve(order_.size());
+  entering_.reserve(pages);
   // In the worst case each page needs a set of its own.
-  fences_.Reserve(size_t{order_.size()} + more + 2);
-  while (order_.size() != 0) {
-    const PageId id = order_.First();
-    Page& page = pages_[id];
-    order_.Leave(id);
-    page.node = kNil;
-    page.used = fences_.Prune(fences_.Merge(page.used, page.ready));
-    page.ready = 0;
-    if (page.used == 0) {
-      PushFree(id);
-    } else {
-      const uint32_t slot = fences_.SingleSlot(page.used);
-      entering_.push_back({slot != 0 ? fences_.FirstPosition(page.used) : 0, slot, id});
-    }
+  fences_.Reserve(pages + more + 2);
+}
+
+void PagePool::GiveUpBlock(PageId id) {
+  Page& page = pages_[id];
+  order_.Leave(id);
+  page.node = kNil;
+  page.used = fences_.Prune(fences_.Merge(page.used, page.ready));
+  page.ready = 0;
+  if (page.used == 0) {
+    PushFree(id);
+  } else {
+    const uint32_t slot = fences_.SingleSlot(page.used);
+    entering_.push_back({slot != 0 ? fences_.FirstPosition(page.used) : 0, slot, id});
   }
-  QuarantineInOrder();
 }
 
 // The page is on no list and has no holder.
@@ -211,6 +226,7 @@ void PagePool::Quarantine(PageId id) {
   quarantined_last_[slot] = id;
   quarantine_slots_ |= uint64_t{1} << slot;
   ++quarantined_;
+  peak_quarantined_ = std::max(peak_quarantined_, quarantined_);
 }
 
 void PagePool::LeaveQuarantine(PageId id) {

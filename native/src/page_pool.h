@@ -32,7 +32,22 @@ struct PageList {
 // Used under the manager's lock; never allocates after construction.
 class PagePool {
  public:
-  PagePool(uint32_t count, Device& device, FencePool& fences);
+  // Ages in requests, and reuses, by powers of two: slot 0 is none, slot k is
+  // 2^(k-1) to 2^k - 1.
+  struct Ages {
+    static constexpr uint32_t kSlots = 32;
+    uint64_t idle_at_reuse[kSlots] = {};
+    uint64_t idle_at_eviction[kSlots] = {};
+    uint64_t reuses_at_eviction[kSlots] = {};
+
+    [[nodiscard]] static uint32_t Slot(uint32_t value) {
+      const uint32_t bits = value == 0 ? 0 : 32 - static_cast<uint32_t>(__builtin_clz(value));
+      return std::min(bits, kSlots - 1);
+    }
+  };
+
+  // `scored`: pages have scores (recency_frequency.h).
+  PagePool(uint32_t count, bool scored, Device& device, FencePool& fences);
 
   [[nodiscard]] uint32_t total() const { return total_; }
   [[nodiscard]] uint32_t live() const { return live_; }
@@ -41,7 +56,16 @@ class PagePool {
   [[nodiscard]] uint32_t quarantined() const { return quarantined_; }
   [[nodiscard]] Page& operator[](PageId id) { return pages_[id]; }
   [[nodiscard]] const Page& operator[](PageId id) const { return pages_[id]; }
-  [[nodiscard]] size_t bytes() const { return slab_.size(); }
+  [[nodiscard]] size_t bytes() const {
+    return slab_.size() + order_.bytes() + stamps_.capacity() * sizeof(uint32_t) + sizeof ages_;
+  }
+  [[nodiscard]] uint32_t peak_quarantined() const { return peak_quarantined_; }
+  [[nodiscard]] const Ages& ages() const { return ages_; }
+
+  // The number of the request that is being served: what pages are aged by.
+  void SetRequest(uint64_t request) { request_ = static_cast<uint32_t>(request); }
+  // With scores: that of a first use now.
+  void SetScoreNow(uint32_t score) { order_.Advance(score); }
 
   // Moves quarantined pages whose fences have been reached to the free stack;
   // looks at the head of each stream's list, so it costs next to nothing.
@@ -65,8 +89,10 @@ class PagePool {
   // and the blocks before it must be listed accordingly.
   [[nodiscard]] bool Hold(PageId id) {
     Page& page = pages_[id];
+    if (page.reuses != kMostReuses) ++page.reuses;
     if (page.holders++ != 0) return false;
     order_.Leave(id);
+    ++ages_.idle_at_reuse[Ages::Slot(request_ - Stamp(id))];
     page.state = PageState::kLive;
     ++live_;
     if (page.own != kEndedClass) return false;
@@ -108,6 +134,19 @@ class PagePool {
   // change, or not at all.
   // Leaves room for `more` sets of fences to be made at once afterwards.
   void GiveUpCached(size_t more);
+  // The same for so many single pages: PrepareToGiveUp, GiveUpBlock for each of
+  // them, and then DoneGivingUp. Only the first may throw.
+  void PrepareToGiveUp(size_t pages, size_t more);
+  void GiveUpBlock(PageId id);
+  void DoneGivingUp() { QuarantineInOrder(); }
+  // The page becomes a new block's.
+  void Found(PageId id, NodeId node) {
+    Page& page = pages_[id];
+    page.node = node;
+    page.own = page.listed = kDefaultClass;
+    page.expired = false;
+    page.reuses = 0;
+  }
 
   // True if a cached page could be seized for `slot` now.
   [[nodiscard]] bool UsableBy(const Page& page, uint32_t slot) const {
@@ -124,6 +163,14 @@ class PagePool {
   void Quarantine(PageId id);
   void LeaveQuarantine(PageId id);
   void GiveUp(PageId id);
+  // When a page was let go.
+  [[nodiscard]] uint32_t& Stamp(PageId id) {
+    return stamps_.empty() ? pages_[id].score : stamps_[id];
+  }
+  void NoteEviction(PageId id) {
+    ++ages_.idle_at_eviction[Ages::Slot(request_ - Stamp(id))];
+    ++ages_.reuses_at_eviction[Ages::Slot(pages_[id].reuses)];
+  }
   void PushFree(PageId id);
   void QuarantineInOrder();
 
@@ -152,6 +199,12 @@ class PagePool {
   Slab slab_;
   Page* pages_;
   EvictionOrder order_;
+  uint32_t request_ = 0;
+  uint32_t peak_quarantined_ = 0;
+  std::vector<uint32_t> stamps_;  // if a page's record has its score instead
+  Ages ages_;
+
+  static constexpr uint8_t kMostReuses = 127;
 };
 
 }  // namespace kvcast

@@ -34,6 +34,20 @@ void Manager::RaiseAbove(NodeId id) {
   }
 }
 
+// Whatever used a block has used those before it, so they are worth as much, also
+// if their ghosts have been forgotten. Blocks [first, end) are new in the path.
+void Manager::LevelScores(const Sequence& sequence, uint64_t first, uint64_t end) {
+  for (uint64_t i = end; i-- > 1;) {
+    const uint32_t score = pages_[sequence.pages[i]].score;
+    Page& above = pages_[sequence.pages[i - 1]];
+    if (above.score < score) {
+      above.score = score;
+    } else if (i <= first) {
+      return;
+    }
+  }
+}
+
 // Blocks [first, end) have just become the sequence's.
 void Manager::FollowRule(const Sequence& sequence, uint64_t first, uint64_t end) {
   for (uint64_t i = end; i > first && (i - 1) * block_size_ >= sequence.rule_from; --i) {

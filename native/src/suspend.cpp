@@ -147,6 +147,7 @@ kvc_status Manager::ResumeOne(uint64_t id, kvc_resume_result* result, kvc_error*
   }
   for (const PageId id_found : found_pages) {
     HoldBlock(id_found);
+    if (scores_ != nullptr && seq->fresh) UseBlock(id_found);
     if (pages_[id_found].ready != 0) fences_.Collect(pages_[id_found].ready, seq->slot, &waits);
   }
   seq->pages.insert(seq->pages.begin(), found_pages.begin(), found_pages.end());

@@ -20,7 +20,10 @@ uint32_t Manager::PlanVictims(uint32_t demand, uint32_t slot) {
   // Blocks that join a list at or after the one that is being looked at. Between
   // steps nobody uses that memory.
   std::vector<NodeId>& joining = removals_;
-  const auto key_of = [&](NodeId id) { return order.KeyOf(pages_[tree_.node(id).page].own); };
+  const auto key_of = [&](NodeId id) {
+    const Page& page = pages_[tree_.node(id).page];
+    return order.KeyOf(page.own, page.score);
+  };
   const auto choose = [&](NodeId id, uint32_t key) {
     while (victims_.size() < demand) {
       const Node& n = tree_.node(id);

@@ -106,6 +106,21 @@ class PromptList {
                      scopes_.data(), static_cast<uint32_t>(scopes_.size()), bytes_.data(),
                      bytes_.size(), results, error);
   }
+  kvc_status Pin(kvc_manager* manager, kvc_pin_result* results, kvc_error* error) const {
+    return kvc_pin_prompts(manager, count(), prompts_.data(), tokens_.data(), tokens_.size(),
+                           scopes_.data(), static_cast<uint32_t>(scopes_.size()), bytes_.data(),
+                           bytes_.size(), results, error);
+  }
+  kvc_status DropFirstScope(kvc_manager* manager, bool every, std::vector<kvc_evicted_block>* told,
+                            kvc_drop_result* result) const {
+    const kvc_drop_item item{prompts_[0].scope, every ? uint32_t{KVC_DROP_EVERY} : 0};
+    uint32_t count = 0;
+    const kvc_status status = kvc_drop_scopes(
+        manager, 1, &item, scopes_.data(), static_cast<uint32_t>(scopes_.size()), bytes_.data(),
+        bytes_.size(), result, told->data(), static_cast<uint32_t>(told->size()), &count, nullptr);
+    told->resize(count);
+    return status;
+  }
   kvc_status Residency(kvc_manager* manager, std::vector<kvc_block_residency>* blocks,
                        kvc_residency_result* results, kvc_error* error) const {
     return kvc_residency(manager, count(), prompts_.data(), tokens_.data(), tokens_.size(),
@@ -132,7 +147,10 @@ struct CacheOptions {
   bool stream = true;
   uint32_t entries = 50000;
   kvc_hash_form form = KVC_HASH_SIGNED64;
-  uint32_t run = 0;      // blocks per event
+  uint32_t run = 0;   // blocks per event
+  uint32_t pins = 0;  // max_pinned_pages
+  kvc_policy policy = KVC_POLICY_LRU;
+  uint32_t tau = 1000;
   uint32_t gate = 1000;  // none, unless a test is about it
 };
 
@@ -160,6 +178,9 @@ class Cache {
     config.max_sequences = options.sequences;
     config.page_bytes = options.page_bytes;
     config.seed = options.seed;
+    config.max_pinned_pages = options.pins;
+    config.policy = options.policy;
+    config.lrfu_tau = options.tau;
     config.resume_gate_permille = options.gate;
     if (kvc_manager_create(&config, stream_, &manager_, &error) != KVC_OK) {
       kvc_stream_destroy(stream_);
@@ -298,6 +319,36 @@ class Cache {
     kvc_status result = KVC_OK;
     const kvc_status status = kvc_sequences_stop(manager_, 1, &item, &result, nullptr);
     return status != KVC_OK ? status : result;
+  }
+  kvc_pin_result Pin(uint64_t id) {
+    kvc_pin_result result{};
+    const kvc_status status = kvc_pin_sequences(manager_, 1, &id, &result, nullptr);
+    if (status != KVC_OK) result.status = status;
+    return result;
+  }
+  kvc_pin_result PinPrompt(const std::vector<uint32_t>& tokens, const ScopeSpec& scope,
+                           uint32_t must_compute) {
+    PromptList prompts;
+    prompts.Add(tokens, scope, must_compute, 0);
+    kvc_pin_result result{};
+    const kvc_status status = prompts.Pin(manager_, &result, nullptr);
+    if (status != KVC_OK) result.status = status;
+    return result;
+  }
+  kvc_status Unpin(uint64_t pin) {
+    kvc_status result = KVC_OK;
+    const kvc_status status = kvc_unpin(manager_, 1, &pin, &result, nullptr);
+    return status != KVC_OK ? status : result;
+  }
+  // `told`, as long as it comes, takes what left the tree.
+  kvc_drop_result DropScope(const ScopeSpec& scope, bool every,
+                            std::vector<kvc_evicted_block>* told) {
+    PromptList prompts;
+    prompts.Add({}, scope, 0, 0);
+    kvc_drop_result result{};
+    const kvc_status status = prompts.DropFirstScope(manager_, every, told, &result);
+    if (status != KVC_OK) result.status = status;
+    return result;
   }
   // As Release, for a conversation that is over.
   kvc_status End(uint64_t id) {
@@ -526,7 +577,7 @@ inline std::string Balance(const Cache& cache) {
       m.total_pages) {
     return "the pages do not add up";
   }
-  if (m.blocks != m.stored_blocks - m.evicted_blocks - m.reset_blocks) {
+  if (m.blocks != m.stored_blocks - m.evicted_blocks - m.reset_blocks - m.dropped_blocks) {
     return "the blocks do not add up";
   }
   if (!cache.options().stream) return "";

@@ -291,12 +291,63 @@ int main(void) {
     CHECK(release(m, a.sequence) == KVC_OK);
   }
 
+  PHASE("pins, scopes, histograms");
+  {
+    kvc_prompt prompt;
+    kvc_pin_result pins[2];
+    kvc_status status = KVC_INTERNAL;
+    kvc_scope scope;
+    kvc_drop_item drop;
+    kvc_drop_result dropped;
+    kvc_evicted_block evicted;
+    kvc_histograms ages;
+    uint32_t told = 9;
+    kvc_create_result a = create(m, NULL, 0, 0);
+    CHECK(grow(m, a.sequence, kBlock).status == KVC_OK);
+    CHECK(commit(m, a.sequence, tokens, kBlock).stored_blocks == 1);
+    memset(&prompt, 0, sizeof prompt);
+    prompt.token_count = kBlock;
+    prompt.scope = KVC_NO_SCOPE;
+    prompt.must_compute = KVC_COMPUTE_NOTHING;
+    CHECK_OK(kvc_pin_prompts(m, 1, &prompt, tokens, kBlock, NULL, 0, NULL, 0, &pins[0], &err));
+    CHECK(pins[0].status == KVC_OK && pins[0].pinned_blocks == 1 && pins[0].pin != 0);
+    CHECK_OK(kvc_pin_sequences(m, 1, &a.sequence, &pins[1], &err));
+    CHECK(pins[1].pinned_blocks == 1 && pins[1].pin != pins[0].pin);
+    CHECK(stats(m).pinned_pages == 2 && stats(m).pins == 2);
+    CHECK(release(m, a.sequence) == KVC_OK);
+    CHECK(stats(m).live_pages == 1 && stats(m).cached_pages == 0);
+    CHECK_OK(kvc_unpin(m, 1, &pins[0].pin, &status, &err));
+    CHECK(status == KVC_OK);
+    CHECK_OK(kvc_unpin(m, 1, &pins[0].pin, &status, &err));
+    CHECK(status == KVC_STALE_HANDLE);
+    memset(&scope, 0, sizeof scope);
+    scope.parts = KVC_SCOPE_SALT;
+    drop.scope = 0;
+    drop.flags = KVC_DROP_EVERY;
+    CHECK_OK(kvc_drop_scopes(m, 1, &drop, &scope, 1, NULL, 0, &dropped, NULL, 0, NULL, &err));
+    CHECK(dropped.status == KVC_OK && dropped.dropped_blocks == 0);
+    drop.scope = KVC_NO_SCOPE;
+    CHECK_OK(kvc_drop_scopes(m, 1, &drop, &scope, 1, NULL, 0, &dropped, NULL, 0, NULL, &err));
+    CHECK(dropped.status == KVC_INVALID_ARGUMENT);
+    drop.flags = 0;
+    CHECK_OK(kvc_drop_scopes(m, 1, &drop, NULL, 0, NULL, 0, &dropped, &evicted, 1, &told, &err));
+    CHECK(dropped.status == KVC_OK && dropped.dropped_blocks == 1 && told == 1);
+    CHECK(dropped.first_evicted == 0 && evicted.reason == KVC_EVICTED_SCOPE);
+    CHECK_OK(kvc_unpin(m, 1, &pins[1].pin, &status, &err));
+    CHECK(status == KVC_OK && stats(m).free_pages == 8);
+    kvc_histograms_init(&ages);
+    CHECK_OK(kvc_manager_histograms_get(m, &ages, &err));
+    CHECK(ages.reuses_at_eviction[0] >= 1);
+    ages.struct_size = 3;
+    CHECK(kvc_manager_histograms_get(m, &ages, &err) == KVC_INVALID_ARGUMENT);
+  }
+
   PHASE("removals and reset");
   {
     kvc_borrowed_batch batch;
     CHECK_OK(kvc_stream_drain(stream, 0, 0, &batch, &err));
-    CHECK(batch.event_count == 3 && batch.events[0].kind == KVC_EVENT_REMOVED);
-    CHECK(batch.hash_count == 4 && (int64_t)batch.hashes[0] == INT64_C(1735720619063549889));
+    CHECK(batch.event_count == 5 && batch.events[0].kind == KVC_EVENT_REMOVED);
+    CHECK(batch.hash_count == 6 && (int64_t)batch.hashes[0] == INT64_C(1735720619063549889));
     CHECK_OK(kvc_manager_reset(m, &err));
     CHECK_OK(kvc_stream_drain(stream, 0, 0, &batch, &err));
     CHECK(batch.event_count == 1 && batch.events[0].kind == KVC_EVENT_CLEARED);

@@ -36,6 +36,7 @@ struct ManagerPeer {
   static uint32_t& table_version(Sequence& seq) { return seq.table.version_; }
   PageId free_top() { return m.pages_.free_top(); }
   FencePool& fences() { return m.fences_; }
+  uint32_t& pinned_pages() { return m.pins_.pages_; }
   std::vector<NodeId>& removals() { return m.removals_; }
   uint32_t& free_sequence() { return m.free_sequence_; }
   Manager& m;
@@ -285,6 +286,16 @@ TEST_F(CheckTest, Classes) {
   Expect(nullptr);
   Break(peer_->node(four).due, 7, "a priority that is not above the default has an end");
   Break(peer_->node(Of(2)).due, 7, "the timers are miscounted");
+}
+
+TEST_F(CheckTest, Pins) {
+  kvc_pin_result pin{};
+  m_->PinSequences(1, &held_, &pin, nullptr);
+  ASSERT_EQ(pin.status, KVC_OK);
+  ASSERT_EQ(pin.pinned_blocks, 2u);
+  Expect(nullptr);
+  Break(peer_->page(peer_->node(Of(1)).page).holders, 1, "a page's holders are miscounted");
+  Break(peer_->pinned_pages(), 1, "the pinned pages are miscounted");
 }
 
 TEST_F(CheckTest, Timers) {

@@ -22,11 +22,13 @@ constexpr uint32_t kBlock = 4;
 
 class Engine {
  public:
-  explicit Engine(uint64_t seed) : random_(seed) {
+  explicit Engine(uint64_t seed, kvc_policy policy = KVC_POLICY_LRU) : random_(seed) {
     kvc_config config{};
     kvc_config_init(&config);
     config.tokens_per_block = kBlock;
     config.capacity_blocks = 64;
+    config.policy = policy;
+    config.lrfu_tau = 20;
     config.max_sequences = 8;
     config.seed = 1;
     config.resume_gate_permille = 1000;
@@ -134,6 +136,29 @@ class Engine {
     uint32_t written = 0;
     m_->TablesDelta(nullptr, 1, &row, 64, &cookie_, 64, deltas, &written, &told, nullptr);
     EXPECT_EQ(told.status, made.status == KVC_OK ? KVC_OK : KVC_STALE_HANDLE);
+    kvc_pin_result pinned{};
+    Try([&] {
+      m_->PinSequences(1, &made.sequence, &pinned, nullptr);
+      return pinned.status;
+    });
+    if (pin_ != 0) {
+      kvc_status unpinned = KVC_INTERNAL;
+      Try([&] {
+        m_->Unpin(1, &pin_, &unpinned, nullptr);
+        return unpinned;
+      });
+      EXPECT_EQ(unpinned, KVC_OK);
+    }
+    pin_ = pinned.status == KVC_OK ? pinned.pin : 0;
+    if (drops && random_() % 8 == 0) {
+      const kvc_drop_item drop{0, random_() % 2 == 0 ? uint32_t{KVC_DROP_EVERY} : 0};
+      kvc_drop_result dropped{};
+      Try([&] {
+        m_->DropScopes(1, &drop, in, &dropped, nullptr, nullptr);
+        return dropped.status;
+      });
+      EXPECT_EQ(dropped.status, KVC_OK);
+    }
     if (random_() % 8 == 0) {
       const kvc_hold_item item{made.sequence, 1, 0};
       kvc_hold_result held{};
@@ -178,6 +203,7 @@ class Engine {
   Manager& manager() { return *m_; }
   uint64_t failures = 0;
   bool kernels = false;
+  bool drops = false;  // which take memory for their plan
 
  private:
   // Repeats a call that memory failed, and looks at everything in between.
@@ -198,12 +224,13 @@ class Engine {
   std::vector<uint32_t> tokens_;
   uint64_t now_ = 1;
   kvc_table_cookie cookie_{};
+  uint64_t pin_ = 0;
   static constexpr uint32_t kStreams = 7;
   uint64_t streams_[kStreams] = {};
 };
 
-TEST(CoreFaults, TheSteadyStateTakesNoMemory) {
-  Engine engine(1);
+void SteadyState(kvc_policy policy) {
+  Engine engine(1, policy);
   // Only the scheduler's side counts here; the drain side (where a scope that
   // comes anew takes memory) has a test of its own.
   const auto round = [&](bool counted) {
@@ -228,6 +255,9 @@ TEST(CoreFaults, TheSteadyStateTakesNoMemory) {
   engine.Check();
 }
 
+TEST(CoreFaults, TheSteadyStateTakesNoMemory) { SteadyState(KVC_POLICY_LRU); }
+TEST(CoreFaults, TheSteadyStateTakesNoMemoryWithScores) { SteadyState(KVC_POLICY_LRFU); }
+
 // For every n the n-th allocation fails; the failing call changes nothing and
 // succeeds when it is repeated.
 TEST(CoreFaults, EveryAllocationMayFail) {
@@ -235,6 +265,7 @@ TEST(CoreFaults, EveryAllocationMayFail) {
   for (uint64_t n = 0;; ++n) {
     Engine engine(7);
     engine.kernels = true;
+    engine.drops = true;
     allocations = 0;
     fail_at = n;
     counting = true;

@@ -167,6 +167,12 @@ class Session {
     if (in_.OneIn(64)) config.capacity_blocks = in_.OneIn(2) ? 0 : UINT32_MAX - in_.Below(9);
     if (in_.OneIn(64)) config.max_sequences = in_.OneIn(2) ? 0 : UINT32_MAX - in_.Below(9);
     if (in_.OneIn(64)) config.page_bytes = in_.Nasty() | uint64_t{1} << 62 | 1;
+    config.policy = in_.Below(2);
+    config.lrfu_tau = 1 + in_.Below(40);
+    config.max_pinned_pages = in_.Below(12);
+    if (in_.OneIn(64)) config.policy = static_cast<uint32_t>(in_.Nasty());
+    if (in_.OneIn(64)) config.lrfu_tau = static_cast<uint32_t>(in_.Nasty());
+    if (in_.OneIn(64)) config.max_pinned_pages = static_cast<uint32_t>(in_.Nasty()) | 1u << 31;
     if (in_.OneIn(64)) config.struct_size = static_cast<uint32_t>(in_.Nasty());
     if (Sane(kvc_manager_create(&config, stream_, &manager_, &error), &error) != KVC_OK) {
       return false;
@@ -590,9 +596,15 @@ class Session {
   }
   // Where blocks are, and how long they stay.
   void Retention() {
-    switch (in_.Below(4)) {
+    switch (in_.Below(7)) {
       case 0:
         return Residency();
+      case 4:
+        return Pin();
+      case 5:
+        return Unpin();
+      case 6:
+        return Drop();
       case 1:
         return Release(true);
       case 2: {
@@ -627,6 +639,65 @@ class Session {
         for (const kvc_status status : results) Sane(status);
       }
     }
+  }
+  void Pin() {
+    if (in_.OneIn(2)) {
+      const uint64_t id = Sequence();
+      kvc_pin_result result{};
+      Sane(kvc_pin_sequences(manager_, 1, &id, &result, nullptr));
+      if (Sane(result.status) == KVC_OK && result.pin != 0) pins_.push_back(result.pin);
+      return;
+    }
+    const Prompts p = MakePrompts();
+    const auto count = static_cast<uint32_t>(p.prompts.size());
+    std::vector<kvc_pin_result> results(count);
+    kvc_error* error = MaybeError();
+    const kvc_status status =
+        Sane(kvc_pin_prompts(manager_, count, p.prompts.data(), p.tokens.data(), p.tokens.size(),
+                             p.scopes.data(), static_cast<uint32_t>(p.scopes.size()),
+                             p.bytes.data(), p.bytes.size(), results.data(), error),
+             error);
+    if (status != KVC_OK) return;
+    for (const kvc_pin_result& r : results) {
+      if (Sane(r.status) == KVC_OK && r.pin != 0) pins_.push_back(r.pin);
+    }
+  }
+  void Unpin() {
+    const bool known = !pins_.empty() && !in_.OneIn(8);
+    const size_t at = known ? in_.U8() % pins_.size() : 0;
+    const uint64_t pin = known ? pins_[at] : in_.Nasty();
+    kvc_status result = KVC_OK;
+    Sane(kvc_unpin(manager_, 1, &pin, &result, nullptr));
+    Require(!known || Sane(result) == KVC_OK, "a pin was lost");
+    if (!known) return;
+    pins_.erase(pins_.begin() + static_cast<ptrdiff_t>(at));
+    Sane(kvc_unpin(manager_, 1, &pin, &result, nullptr));
+    Require(result == KVC_STALE_HANDLE, "a pin ended twice");
+  }
+  void Drop() {
+    const Prompts p = MakePrompts();
+    std::vector<kvc_drop_item> items(in_.Below(3));
+    for (kvc_drop_item& item : items) {
+      item = {in_.OneIn(3) ? KVC_NO_SCOPE : in_.Below(3), in_.Below(2)};
+      if (in_.OneIn(16)) item = {static_cast<uint32_t>(in_.Nasty()), in_.U8()};
+    }
+    std::vector<kvc_drop_result> results(items.size());
+    std::vector<kvc_evicted_block> evicted(in_.Below(8));
+    uint32_t told = 0;
+    kvc_error* error = MaybeError();
+    const kvc_status status =
+        Sane(kvc_drop_scopes(manager_, static_cast<uint32_t>(items.size()), items.data(),
+                             p.scopes.data(), static_cast<uint32_t>(p.scopes.size()),
+                             p.bytes.data(), p.bytes.size(), results.data(), evicted.data(),
+                             static_cast<uint32_t>(evicted.size()), &told, error),
+             error);
+    if (status != KVC_OK) return;
+    Require(told <= evicted.size(), "told more blocks than there is room");
+    for (const kvc_drop_result& r : results) Sane(r.status);
+    kvc_histograms ages;
+    kvc_histograms_init(&ages);
+    if (in_.OneIn(4)) ages.struct_size = static_cast<uint32_t>(in_.Nasty());
+    Sane(kvc_manager_histograms_get(manager_, &ages, error), error);
   }
   void Residency() {
     const Prompts p = MakePrompts();
@@ -869,6 +940,7 @@ class Session {
   uint64_t steps_ = 0;
   std::vector<kvc_fence> fences_;
   uint64_t now_ = 0;
+  std::vector<uint64_t> pins_;
   kvc_error error_{};
 };
 

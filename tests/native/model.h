@@ -54,6 +54,11 @@ struct ModelBlock {
 };
 using ModelBlockRef = std::shared_ptr<ModelBlock>;
 
+struct ModelPin {
+  uint64_t id = 0;
+  std::vector<ModelPageRef> pages;
+};
+
 struct ModelSequence {
   uint64_t id = 0;
   uint64_t stream = 0;
@@ -489,6 +494,64 @@ class Model : public ModelDevice {
       s.rule_tick = tick;
     }
   }
+  // The pages of a path; the status says whether they fit.
+  kvc_status Pin(const std::vector<ModelBlockRef>& path, uint32_t limit, ModelPin* pin) {
+    if (path.size() > limit) return KVC_NEVER_FITS;
+    if (path.size() + pinned() > limit) return KVC_NOT_NOW;
+    for (const ModelBlockRef& block : path) {
+      Hold(*block->page);
+      pin->pages.push_back(block->page);
+    }
+    NotePeak();
+    counts.peak_pinned_pages = std::max<uint64_t>(counts.peak_pinned_pages, pinned() + path.size());
+    return KVC_OK;
+  }
+  void Unpin(size_t index) {
+    const ModelPin pin = pins[index];
+    pins.erase(pins.begin() + static_cast<ptrdiff_t>(index));
+    for (size_t i = pin.pages.size(); i-- > 0;) Drop(pin.pages[i], {});
+  }
+  [[nodiscard]] uint64_t pinned() const {
+    uint64_t all = 0;
+    for (const ModelPin& pin : pins) all += pin.pages.size();
+    return all;
+  }
+  // Everything of the scopes with these roots goes; which blocks did is returned.
+  std::vector<ModelBlockRef> DropRoots(const std::set<ModelKey>& roots, uint32_t* detached) {
+    std::vector<ModelBlockRef> gone;
+    for (bool more = true; more;) {
+      more = false;
+      for (const auto& [key, block] : std::map<ModelKey, ModelBlockRef>(resident_)) {
+        if (roots.count(block->scope->root) == 0 || block->children != 0) continue;
+        more = true;
+        gone.push_back(block);
+        const bool held = block->page->holders != 0;
+        const uint32_t page = block->page->id;
+        Evict(block);
+        if (held) {
+          owner[page] = block->page.get();
+          block->page->block = nullptr;
+        } else {
+          GiveUp(block->page);
+        }
+      }
+    }
+    for (const auto& s : sequences_) {
+      if (s->epoch != epoch_ || roots.count(s->scope->root) == 0) continue;
+      if (s->suspended) {
+        Strip(*s);
+      } else {
+        s->epoch = UINT64_MAX;  // of no tree
+        ++*detached;
+      }
+    }
+    for (auto& [id, hold] : holds) {
+      ModelSequence& s = *hold.sequence;
+      if (s.epoch == epoch_ && roots.count(s.scope->root) != 0) s.epoch = UINT64_MAX;
+    }
+    counts.dropped_blocks += gone.size();
+    return gone;
+  }
   uint32_t Expire(uint64_t tick) {
     if (tick <= now_) {
       now_known_ = true;
@@ -530,7 +593,8 @@ class Model : public ModelDevice {
     }
   }
   [[nodiscard]] uint64_t Live() const { return total_ - free_ - quarantine_.size() - cached(); }
-  [[nodiscard]] uint64_t Roots() const {
+  [[nodiscard]] uint64_t Roots() const { return RootKeys().size(); }
+  [[nodiscard]] std::set<ModelKey> RootKeys() const {
     std::set<ModelKey> roots;
     for (const auto& [key, block] : resident_) roots.insert(block->scope->root);
     for (const auto& s : sequences_) {
@@ -539,7 +603,7 @@ class Model : public ModelDevice {
     for (const auto& [id, hold] : holds) {
       if (hold.sequence->epoch == epoch_) roots.insert(hold.sequence->scope->root);
     }
-    return roots.size();
+    return roots;
   }
   [[nodiscard]] bool Detached(const ModelSequence& s) const { return s.epoch != epoch_; }
   [[nodiscard]] uint32_t block() const { return block_; }
@@ -562,6 +626,7 @@ class Model : public ModelDevice {
     return key;
   }
 
+  std::vector<ModelPin> pins;
   kvc_stats counts{};           // only those that the model counts
   uint64_t partial_blocks = 0;  // kvc_stream_stats.partial_blocks_suppressed
   struct Hold {
@@ -715,7 +780,7 @@ class Model : public ModelDevice {
     Poll();
   }
   void Evict(const ModelBlockRef& block) {
-    Leave(*block);
+    if (block->page->holders == 0) Leave(*block);
     SetTimer(block, 0);
     resident_.erase(block->key);
     owner.erase(block->page->id);

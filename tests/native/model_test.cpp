@@ -69,6 +69,9 @@ enum class Kind : uint32_t {
   kRelease,
   kEnd,
   kRetain,
+  kPin,
+  kUnpin,
+  kDrop,
   kExpire,
   kReleaseMany,
   kSuspend,
@@ -89,10 +92,10 @@ enum class Kind : uint32_t {
 };
 const char* Name(Kind kind) {
   static const char* const kNames[] = {
-      "create",   "probe",   "where",     "grow",   "commit",       "request",  "scribble",
-      "release",  "end",     "retain",    "expire", "release many", "suspend",  "resume",
-      "truncate", "stop",    "cancel",    "step",   "hold",         "end hold", "stale",
-      "reset",    "advance", "turn over", "drain",  "quiet",        "settle"};
+      "create", "probe",    "where",     "grow",   "commit", "request", "scribble",     "release",
+      "end",    "retain",   "pin",       "unpin",  "drop",   "expire",  "release many", "suspend",
+      "resume", "truncate", "stop",      "cancel", "step",   "hold",    "end hold",     "stale",
+      "reset",  "advance",  "turn over", "drain",  "quiet",  "settle"};
   return kNames[static_cast<uint32_t>(kind)];
 }
 
@@ -124,6 +127,7 @@ RunSetup RandomRunSetup(Draw& draw) {
   setup.cache.entries = draw.From<uint32_t>({1, 4, 4, 4, 8, 12, 50000});
   setup.cache.form = static_cast<kvc_hash_form>(draw.Below(4));
   setup.cache.run = draw.From<uint32_t>({0, 0, 1, 3});
+  setup.cache.pins = draw.From<uint32_t>({0, 2, 6, 100});
   setup.cache.seed = 1 + draw.Below(UINT32_MAX);
   setup.streams = static_cast<uint32_t>(draw.Below(5));
   setup.cache.gate = draw.From<uint32_t>({1000, 1000, 970, 500, 250});
@@ -135,10 +139,12 @@ Operation RandomOperation(Draw& draw) {
   static const std::vector<Kind> kKinds = {
       Kind::kCreate,   Kind::kProbe,    Kind::kWhere,    Kind::kGrow,        Kind::kGrow,
       Kind::kCommit,   Kind::kCommit,   Kind::kRequest,  Kind::kRequest,     Kind::kRequest,
-      Kind::kScribble, Kind::kRelease,  Kind::kRelease,  Kind::kReleaseMany, Kind::kEnd,
-      Kind::kEnd,      Kind::kRetain,   Kind::kRetain,   Kind::kRetain,      Kind::kExpire,
-      Kind::kExpire,   Kind::kStale,    Kind::kReset,    Kind::kSuspend,     Kind::kSuspend,
-      Kind::kResume,   Kind::kTruncate, Kind::kStop,     Kind::kCancel,      Kind::kStep,
+      Kind::kScribble, Kind::kRelease,  Kind::kRelease,  Kind::kReleaseMany, Kind::kPin,
+      Kind::kUnpin,    Kind::kUnpin,    Kind::kDrop,     Kind::kEnd,         Kind::kEnd,
+      Kind::kRetain,   Kind::kRetain,   Kind::kRetain,   Kind::kExpire,      Kind::kExpire,
+      Kind::kStale,    Kind::kReset,    Kind::kSuspend,  Kind::kSuspend,     Kind::kGrow,
+      Kind::kSuspend,  Kind::kResume,   Kind::kRetain,   Kind::kRetain,      Kind::kExpire,
+      Kind::kSuspend,  Kind::kTruncate, Kind::kStop,     Kind::kCancel,      Kind::kStep,
       Kind::kStep,     Kind::kStep,     Kind::kHold,     Kind::kEndHold,     Kind::kEndHold,
       Kind::kAdvance,  Kind::kAdvance,  Kind::kTurnOver, Kind::kDrain,       Kind::kDrain,
       Kind::kQuiet,    Kind::kSettle};
@@ -212,6 +218,15 @@ class Lockstep {
         break;
       case Kind::kRetain:
         Retain(draw);
+        break;
+      case Kind::kPin:
+        Pin(draw);
+        break;
+      case Kind::kUnpin:
+        if (!model_.pins.empty()) Unpin(draw.Below(model_.pins.size()));
+        break;
+      case Kind::kDrop:
+        if (draw.OneIn(6)) DropScopes(draw);
         break;
       case Kind::kExpire:
         Expire(draw);
@@ -639,8 +654,8 @@ class Lockstep {
     const uint64_t committed = s->tokens.size();
     const uint64_t first = draw.Below(committed + 2);
     uint64_t end = draw.OneIn(2) ? KVC_TO_THE_END : first + draw.Below(committed + 2);
-    const auto priority = draw.From<uint32_t>({0, 10, 34, 35, 36, 80, 80, 80, 100});
-    const uint64_t tick = draw.OneIn(3) ? 0 : model_.now() + draw.Below(16);
+    const auto priority = draw.From<uint32_t>({0, 10, 35, 36, 80, 80, 80, 80, 100});
+    const uint64_t tick = draw.OneIn(3) ? 0 : model_.now() + draw.Below(12);
     kvc_status want = KVC_OK;
     if (tick != 0 && priority <= KVC_DEFAULT_PRIORITY) {
       want = KVC_INVALID_ARGUMENT;
@@ -651,6 +666,81 @@ class Lockstep {
     const uint64_t at_ns = tick == 0 ? 0 : tick * kTickNs + draw.Below(kTickNs);
     Same("retain", cache_.Retain(s->id, first, end, priority, at_ns), want);
     if (want == KVC_OK) model_.Retain(*s, first, end, static_cast<int>(priority), tick);
+  }
+  [[nodiscard]] uint32_t PinLimit() const {
+    return setup_.cache.pins != 0 ? setup_.cache.pins : std::max(1u, model_.total() / 4);
+  }
+  void Pin(Draw& draw) {
+    std::vector<ModelBlockRef> path;
+    kvc_pin_result got{};
+    if (draw.OneIn(2)) {
+      const ModelScope* scope = nullptr;
+      const std::vector<uint32_t> tokens = RandomPrompt(draw, &scope);
+      const uint32_t must = RandomMust(draw);
+      path = model_.Match(*scope, tokens, must);
+      got = cache_.PinPrompt(tokens, scope->spec, must);
+    } else {
+      ModelSequence* s = Pick(draw);
+      if (s == nullptr) return;
+      got = cache_.Pin(s->id);
+      if (s->suspended) return Same("pin", got.status, KVC_BAD_STATE);
+      if (!model_.Detached(*s)) path = s->blocks;
+    }
+    ModelPin pin;
+    Same("pin", got.status, model_.Pin(path, PinLimit(), &pin));
+    if (got.status != KVC_OK) return;
+    Equal("pinned blocks", got.pinned_blocks, path.size());
+    Equal("pin", got.pin != 0, !path.empty());
+    if (path.empty()) return;
+    pin.id = got.pin;
+    model_.pins.push_back(pin);
+  }
+  void Unpin(size_t index) {
+    const uint64_t id = model_.pins[index].id;
+    Same("unpin", cache_.Unpin(id), KVC_OK);
+    model_.Unpin(index);
+    Same("unpin again", cache_.Unpin(id), KVC_STALE_HANDLE);
+  }
+  // The scope itself or, now and then, all that have its parts.
+  void DropScopes(Draw& draw) {
+    const ModelScope& scope = draw.From(Scopes());
+    const bool every = draw.OneIn(2);
+    std::set<ModelKey> roots;
+    const std::set<ModelKey> open = model_.RootKeys();
+    for (const ModelScope& other : Scopes()) {
+      const ScopeSpec &a = scope.spec, &b = other.spec;
+      const bool covers = (!a.lora_id || a.lora_id == b.lora_id) && (!a.salt || a.salt == b.salt) &&
+                          (a.lora_name.empty() || a.lora_name == b.lora_name) &&
+                          (a.salt_bytes.empty() || a.salt_bytes == b.salt_bytes);
+      if (!(every ? covers : other.root == scope.root) || open.count(other.root) == 0) continue;
+      // Two of the scopes share a root, which has the id of whoever came first.
+      if (every && b.lora_name == "adapter" && a.lora_id) return;
+      roots.insert(other.root);
+    }
+    std::vector<kvc_evicted_block> told(draw.OneIn(2) ? model_.total() : draw.Below(4));
+    const size_t room = told.size();
+    const kvc_drop_result got = cache_.DropScope(scope.spec, every, &told);
+    if (every && scope.spec.parts() == 0) {
+      return Same("drop every scope", got.status, KVC_INVALID_ARGUMENT);
+    }
+    Same("drop", got.status, KVC_OK);
+    uint32_t detached = 0;
+    const std::vector<ModelBlockRef> gone = model_.DropRoots(roots, &detached);
+    Equal("dropped scopes", got.dropped_scopes, roots.size());
+    Equal("dropped blocks", got.dropped_blocks, gone.size());
+    Equal("detached sequences", got.detached_sequences, detached);
+    const bool all = !gone.empty() && gone.size() <= room;
+    Equal("dropped blocks told", told.size(), all ? gone.size() : 0);
+    Equal("first dropped block", got.first_evicted, all ? 0 : KVC_NOT_TOLD);
+    std::set<uint32_t> pages;
+    for (const kvc_evicted_block& block : told) {
+      Equal("reason of a drop", block.reason, KVC_EVICTED_SCOPE);
+      pages.insert(block.page);
+    }
+    for (const ModelBlockRef& block : gone) {
+      if (all && pages.count(block->page->id) == 0) Fail("a dropped block was not told");
+    }
+    for (const auto& s : model_.sequences()) CheckSequence(*s);
   }
   void Expire(Draw& draw) {
     const uint64_t tick = model_.now() + draw.Below(12);
@@ -884,6 +974,10 @@ class Lockstep {
     Equal("stored blocks", got.stored_blocks, want.stored_blocks);
     Equal("deduplicated blocks", got.deduplicated_blocks, want.deduplicated_blocks);
     Equal("evicted blocks", got.evicted_blocks, want.evicted_blocks);
+    Equal("dropped blocks", got.dropped_blocks, want.dropped_blocks);
+    Equal("pins", got.pins, model_.pins.size());
+    Equal("pinned pages", got.pinned_pages, model_.pinned());
+    Equal("peak pinned pages", got.peak_pinned_pages, want.peak_pinned_pages);
     Equal("expired blocks", got.expired_blocks, want.expired_blocks);
     Equal("evicted after their time", got.evicted_ttl_blocks, want.evicted_ttl_blocks);
     Equal("evicted after their end", got.evicted_ended_blocks, want.evicted_ended_blocks);
@@ -953,7 +1047,7 @@ class Lockstep {
 // What the runs have met, so that a test which meets nothing fails.
 struct Met {
   uint64_t stored = 0, deduplicated = 0, evicted = 0, reset = 0, not_now = 0, never_fits = 0;
-  uint64_t expired = 0, ended = 0;
+  uint64_t expired = 0, ended = 0, dropped = 0;
   uint64_t healed = 0, deferred_evicted = 0, superseded = 0, told_removed = 0;
   uint64_t gate = 0, reclaimed = 0, cancelled = 0;
 
@@ -962,6 +1056,7 @@ struct Met {
     deduplicated += m.deduplicated_blocks;
     evicted += m.evicted_blocks;
     expired += m.expired_blocks;
+    dropped += m.dropped_blocks;
     ended += m.evicted_ended_blocks;
     reset += m.reset_blocks;
     not_now += m.refused_not_now;
@@ -1060,6 +1155,7 @@ TEST(Model, RandomOperations) {
                                                      {"deduplicated", met.deduplicated},
                                                      {"evicted", met.evicted},
                                                      {"expired", met.expired},
+                                                     {"dropped", met.dropped},
                                                      {"evicted as ended", met.ended},
                                                      {"reset", met.reset},
                                                      {"not now", met.not_now},

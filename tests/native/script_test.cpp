@@ -176,6 +176,10 @@ class Script {
     if (op.name == "release" || op.name == "cancel" || op.name == "end") return Release(op);
     if (op.name == "retain") return Retain(op);
     if (op.name == "expire") return Expire(op);
+    if (op.name == "pin") return Pin(op);
+    if (op.name == "unpin") return Unpin(op);
+    if (op.name == "drop") return Drop(op);
+    if (op.name == "ages") return Ages();
     if (op.name == "info") return Info(op);
     if (op.name == "shared") return Shared(op);
     if (op.name == "reset") return Line(Status(kvc_manager_reset(cache_->manager(), nullptr)));
@@ -217,12 +221,16 @@ class Script {
     options.entries = static_cast<uint32_t>(op.Count("entries", 50000));
     options.gate = static_cast<uint32_t>(op.Count("gate", 1000));
     options.run = static_cast<uint32_t>(op.Count("run", 0));
+    options.pins = static_cast<uint32_t>(op.Count("pins", 0));
+    options.policy = op.Named("policy", "lru") == "lrfu" ? KVC_POLICY_LRFU : KVC_POLICY_LRU;
+    options.tau = static_cast<uint32_t>(op.Count("tau", 1000));
     options.form = kForms.at(op.Named("form", "signed64"));
     cache_ = nullptr;
     sequences_.clear();
     streams_.clear();
     names_.clear();
     ids_.clear();
+    pins_.clear();
     cache_ = std::make_unique<Cache>(options);
     mirror_ = std::make_unique<WireMirror>(options.form, options.block);
     tables_ = {};
@@ -327,7 +335,10 @@ class Script {
   }
   std::string Told(const std::vector<kvc_evicted_block>& told) {
     static const std::map<kvc_evicted_reason, std::string> kReasons = {
-        {KVC_EVICTED_CAPACITY, "capacity"}, {KVC_EVICTED_TTL, "ttl"}, {KVC_EVICTED_ENDED, "ended"}};
+        {KVC_EVICTED_CAPACITY, "capacity"},
+        {KVC_EVICTED_TTL, "ttl"},
+        {KVC_EVICTED_ENDED, "ended"},
+        {KVC_EVICTED_SCOPE, "scope"}};
     std::string text;
     for (const kvc_evicted_block& block : told) {
       text += "; " + BlockById(block.block) + " under " + BlockById(block.parent) + " " +
@@ -397,6 +408,51 @@ class Script {
     const kvc_truncate_result r = cache_->Truncate(id, Number(op.Next()));
     if (r.status != KVC_OK) return Line(Status(r.status));
     return Line("freed " + std::to_string(r.freed_pages));
+  }
+  // A sequence by its name, or a prompt.
+  std::string Pin(Operation& op) {
+    const std::string name = op.Next();
+    const std::string what = op.Next();
+    const bool known = sequences_.count(what) != 0 || what[0] == '#';
+    const ScopeSpec scope = Scope(op);
+    const uint32_t must = MustCompute(op);
+    const kvc_pin_result r =
+        known ? cache_->Pin(Sequence(what).id) : cache_->PinPrompt(Tokens(what), scope, must);
+    if (r.status != KVC_OK) return Line(Status(r.status));
+    pins_[name] = r.pin;
+    return Line("pinned " + std::to_string(r.pinned_blocks));
+  }
+  std::string Unpin(Operation& op) {
+    std::string text;
+    do {
+      text += (text.empty() ? "" : ", ") + Status(cache_->Unpin(pins_.at(op.Next())));
+    } while (op.more());
+    return Line(text);
+  }
+  std::string Drop(Operation& op) {
+    const ScopeSpec scope = Scope(op);
+    std::vector<kvc_evicted_block> told(op.Count("room", 0));
+    const kvc_drop_result r = cache_->DropScope(scope, op.Count("every", 0) != 0, &told);
+    if (r.status != KVC_OK) return Line(Status(r.status));
+    return Line("dropped " + std::to_string(r.dropped_scopes) + " scopes, " +
+                std::to_string(r.dropped_blocks) + " blocks, detached " +
+                std::to_string(r.detached_sequences) + Told(told));
+  }
+  static std::string Histogram(const char* name, const uint64_t* slots) {
+    std::string text = name;
+    for (uint32_t i = 0; i < KVC_HISTOGRAM_SLOTS; ++i) {
+      if (slots[i] != 0) text += " " + std::to_string(i) + ":" + std::to_string(slots[i]);
+    }
+    return Line(text);
+  }
+  std::string Ages() {
+    kvc_histograms h;
+    kvc_histograms_init(&h);
+    const kvc_status status = kvc_manager_histograms_get(cache_->manager(), &h, nullptr);
+    if (status != KVC_OK) return Line(Status(status));
+    return Histogram("idle at reuse", h.idle_at_reuse) +
+           Histogram("idle at eviction", h.idle_at_eviction) +
+           Histogram("reuses at eviction", h.reuses_at_eviction);
   }
   // Times are in seconds.
   static constexpr uint64_t kSecond = 1000000000;
@@ -643,6 +699,10 @@ class Script {
                     {"ttl", s.evicted_ttl_blocks},
                     {"ended", s.evicted_ended_blocks},
                     {"expired", s.expired_blocks},
+                    {"dropped", s.dropped_blocks},
+                    {"pins", s.pins},
+                    {"pinned", s.pinned_pages},
+                    {"peak pinned", s.peak_pinned_pages},
                     {"reset", s.reset_blocks},
                     {"resets", s.resets},
                     {"not now", s.refused_not_now},
@@ -675,7 +735,8 @@ class Script {
   std::unique_ptr<WireMirror> mirror_;
   TableScript tables_;
   std::map<WireKey, std::string> names_;  // of every block that was ever stored
-  std::map<uint64_t, std::string> ids_;   // of blocks that `where` has met
+  std::map<std::string, uint64_t> pins_;
+  std::map<uint64_t, std::string> ids_;  // of blocks that `where` has met
   std::map<std::string, Named> sequences_;
   std::map<std::string, uint64_t> holds_;
   std::vector<std::pair<std::string, uint64_t>> streams_;

@@ -276,6 +276,16 @@ enum {
   KVC_CONFIG_POISON = 1u
 };
 
+/* Which of the blocks of one priority goes first. */
+typedef uint32_t kvc_policy;
+enum {
+  KVC_POLICY_LRU = 0, /* the least recently used */
+  /* The one that is worth least, each use being worth 1 at first and half of it
+   * lrfu_tau requests later. Blocks that went are remembered (lrfu_ghosts). Better
+   * when pages are scarce; takes 4 bytes more for each page and 8 for each ghost. */
+  KVC_POLICY_LRFU = 1
+};
+
 typedef struct kvc_config {
   uint32_t struct_size;
   uint32_t flags;                /* KVC_CONFIG_POISON */
@@ -289,6 +299,13 @@ typedef struct kvc_config {
   uint32_t resume_gate_permille; /* no sequence becomes active while more than this share of the
                                     pool is live, unless none is; 1..1000 (1000 = no gate);
                                     default 970, as TensorRT-LLM's 0.97 */
+  kvc_policy policy;             /* default KVC_POLICY_LRU */
+  uint32_t lrfu_tau;             /* KVC_POLICY_LRFU: requests in which a use loses half of its
+                                    worth, at least 1; default 1000 */
+  uint32_t max_pinned_pages;     /* of all pins together, a page counting once for each;
+                                    0 = a quarter of capacity_blocks (default) */
+  uint32_t lrfu_ghosts;          /* KVC_POLICY_LRFU: blocks to remember that went, 8 bytes each;
+                                    0 = as many as capacity_blocks (default) */
   uint32_t reserved;
 } kvc_config;
 
@@ -453,7 +470,8 @@ typedef uint32_t kvc_evicted_reason;
 enum {
   KVC_EVICTED_CAPACITY = 1, /* its page was needed */
   KVC_EVICTED_TTL = 2,      /* so, and the time of a higher priority was up */
-  KVC_EVICTED_ENDED = 3     /* so, and its conversation was over */
+  KVC_EVICTED_ENDED = 3,    /* so, and its conversation was over */
+  KVC_EVICTED_SCOPE = 4     /* its scope was dropped */
 };
 
 /* A block that left the tree. */
@@ -695,6 +713,64 @@ KVC_API kvc_status kvc_sequences_retain(kvc_manager* manager, uint32_t count,
 KVC_API kvc_status kvc_expire(kvc_manager* manager, uint64_t now_ns, uint32_t max_blocks,
                               uint32_t* expired, uint32_t* more, kvc_error* error) KVC_NOEXCEPT;
 
+typedef struct kvc_pin_result {
+  kvc_status status;
+  uint32_t pinned_blocks;
+  uint64_t pin; /* with a generation; 0 if there was nothing to pin */
+} kvc_pin_result;
+
+/* Pins the resident blocks of prompts (as a match would find them), or those of
+ * open sequences that are in the tree: until they are unpinned they are neither
+ * evicted nor counted as available. Pins are counted: a block stays until all its
+ * pins are gone. After a reset, or when its scope is dropped, a pinned page is no
+ * block any more and is given up when it is unpinned. Pins end with the manager. Per
+ * item: INVALID_ARGUMENT, STALE_HANDLE or BAD_STATE (a suspended sequence),
+ * NEVER_FITS (more than max_pinned_pages), NOT_NOW (more than is left of them). */
+KVC_API kvc_status kvc_pin_prompts(kvc_manager* manager, uint32_t count, const kvc_prompt* prompts,
+                                   const uint32_t* tokens, uint64_t token_count,
+                                   const kvc_scope* scopes, uint32_t scope_count,
+                                   const uint8_t* bytes, uint64_t byte_count,
+                                   kvc_pin_result* results, kvc_error* error) KVC_NOEXCEPT;
+KVC_API kvc_status kvc_pin_sequences(kvc_manager* manager, uint32_t count,
+                                     const uint64_t* sequences, kvc_pin_result* results,
+                                     kvc_error* error) KVC_NOEXCEPT;
+/* results[i]: OK, STALE_HANDLE (unpinned already, or never was), OUT_OF_MEMORY. */
+KVC_API kvc_status kvc_unpin(kvc_manager* manager, uint32_t count, const uint64_t* pins,
+                             kvc_status* results, kvc_error* error) KVC_NOEXCEPT;
+
+/* kvc_drop_item.flags */
+enum {
+  /* Every scope that has the parts of this one, with their values, and perhaps
+   * others: all of an adapter, whatever the salts. Else this very scope. */
+  KVC_DROP_EVERY = 1u
+};
+
+typedef struct kvc_drop_item {
+  uint32_t scope; /* index into scopes[]; KVC_NO_SCOPE is the empty scope */
+  uint32_t flags; /* KVC_DROP_EVERY */
+} kvc_drop_item;
+
+typedef struct kvc_drop_result {
+  kvc_status status;
+  uint32_t dropped_scopes;
+  uint32_t dropped_blocks;
+  uint32_t detached_sequences;
+  uint32_t first_evicted; /* as in kvc_grow_result */
+  uint32_t reserved;
+} kvc_drop_result;
+
+/* Takes all blocks of scopes out of the tree, children first, and records their
+ * removals (an adapter was unloaded, a tenant has left). Open sequences of the
+ * scopes are detached as by a reset; suspended ones go on and find nothing. The lock
+ * is held throughout, which takes time in proportion to the whole tree. Per item:
+ * INVALID_ARGUMENT, OUT_OF_MEMORY. evicted[] as in kvc_sequences_grow. */
+KVC_API kvc_status kvc_drop_scopes(kvc_manager* manager, uint32_t count, const kvc_drop_item* items,
+                                   const kvc_scope* scopes, uint32_t scope_count,
+                                   const uint8_t* bytes, uint64_t byte_count,
+                                   kvc_drop_result* results, kvc_evicted_block* evicted,
+                                   uint32_t evicted_capacity, uint32_t* evicted_count,
+                                   kvc_error* error) KVC_NOEXCEPT;
+
 typedef struct kvc_sequence_info {
   uint64_t committed_tokens;
   uint64_t matched_tokens;
@@ -754,8 +830,13 @@ typedef struct kvc_stats {
   uint64_t expired_blocks;     /* returned to the default priority */
   uint64_t evicted_ttl_blocks; /* of evicted_blocks, by reason; the rest: capacity */
   uint64_t evicted_ended_blocks;
-  uint64_t holds;      /* of released sequences, not ended yet */
-  uint64_t held_pages; /* pages in those */
+  uint64_t holds;          /* of released sequences, not ended yet */
+  uint64_t held_pages;     /* pages in those */
+  uint64_t dropped_blocks; /* that kvc_drop_scopes took out of the tree */
+  uint64_t pins;
+  uint64_t pinned_pages; /* a page counts once for each of its pins; they are live */
+  uint64_t peak_pinned_pages;
+  uint64_t peak_quarantined_pages;
 } kvc_stats;
 
 KVC_API void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT;
@@ -763,6 +844,23 @@ KVC_API void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT;
  * the caller's struct_size are not written. */
 KVC_API kvc_status kvc_manager_stats_get(kvc_manager* manager, kvc_stats* out,
                                          kvc_error* error) KVC_NOEXCEPT;
+
+/* Counts by powers of two: [0] of value 0, [k] of 2^(k-1) to 2^k - 1, the last one
+ * of all above. Time is counted in requests (sequences created). */
+#define KVC_HISTOGRAM_SLOTS 32
+typedef struct kvc_histograms {
+  uint32_t struct_size;
+  uint32_t reserved;
+  uint64_t idle_at_reuse[KVC_HISTOGRAM_SLOTS];      /* since the page was let go; of blocks found
+                                                       while nobody held them */
+  uint64_t idle_at_eviction[KVC_HISTOGRAM_SLOTS];   /* of blocks evicted for their pages */
+  uint64_t reuses_at_eviction[KVC_HISTOGRAM_SLOTS]; /* of these, how often they had been found */
+} kvc_histograms;
+
+KVC_API void kvc_histograms_init(kvc_histograms* histograms) KVC_NOEXCEPT;
+/* As kvc_manager_stats_get: all values are of one instant. */
+KVC_API kvc_status kvc_manager_histograms_get(kvc_manager* manager, kvc_histograms* out,
+                                              kvc_error* error) KVC_NOEXCEPT;
 
 /* Verifies every invariant between pages, tree, table, lists, sequences and
  * announcements. For tests: time and memory grow with the pool and the lock is held
