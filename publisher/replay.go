@@ -364,7 +364,7 @@ func (s *replayServer) full(r *replay, now time.Time) bool {
 		return false
 	}
 	if acked > r.acked {
-		r.acked, r.progress = acked, now
+		r.acked, r.progress, r.pause = acked, now, 0
 	}
 	handed, known := s.handed[r.from]
 	if !known && len(s.handed) >= s.pruneAt {
