@@ -406,6 +406,10 @@ func TestRestart(t *testing.T) {
 	args[slices.Index(args, "--limit")+1] = "8"
 	p.replay = startPiped(t, args[:len(args)-1]...) // startPiped adds --json
 	p.replay.line(&s)
+	var told tapLine
+	if p.tap.line(&told); told.Type != "restart" {
+		t.Fatalf("got %s %d %s, want a restart", told.Type, told.Seq, told.Text)
+	}
 	for p.reader.next < s.Batches {
 		var line tapLine
 		p.tap.line(&line)
