@@ -57,12 +57,18 @@ class EvictionOrder {
   }
   void Leave(PageId id) {
     const Page& page = pages_[id];
+    --size_;
+    if (page.prev != kNil && page.next != kNil) {
+      // In the middle, as nearly always: the list need not be known.
+      pages_[page.prev].next = page.next;
+      pages_[page.next].prev = page.prev;
+      return;
+    }
     const uint32_t at = ListOf(page);
     List& list = lists_[at];
     (page.prev != kNil ? pages_[page.prev].next : list.head) = page.next;
     (page.next != kNil ? pages_[page.next].prev : list.tail) = page.prev;
     if (list.head == kNil) Unmark(at);
-    --size_;
   }
   // The score that a page would have now for the first use of its life. What is
   // far below it is told apart no longer.

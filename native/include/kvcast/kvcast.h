@@ -801,7 +801,7 @@ typedef struct kvc_stats {
   uint32_t struct_size;
   uint32_t reserved;
   uint64_t total_pages;
-  uint64_t live_pages;   /* held by open sequences */
+  uint64_t live_pages;   /* held by open sequences or pins */
   uint64_t cached_pages; /* reusable, held by nobody: what can be evicted */
   uint64_t free_pages;
   uint64_t quarantined_pages; /* given up, fence not reached yet */
