@@ -183,6 +183,13 @@ void HostDevice::WriteTable(uint32_t slot, uint64_t table, const TableRows& rows
   Upload(slot, table, [&] { return tables_.Stage(table, rows); });
 }
 
+void HostDevice::EnqueueCall(uint32_t slot, PageId page, Call call, void* context) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Stream& stream = streams_[slot];
+  stream.queue.push_back({false, page, 0, {}, 0, 0, call, context});
+  ++stream.submitted;
+}
+
 uint64_t HostDevice::Advance(uint32_t slot, uint64_t max_ops) {
   std::lock_guard<std::mutex> turn(advance_mutex_);
   std::unique_lock<std::mutex> lock(mutex_);
@@ -198,6 +205,9 @@ uint64_t HostDevice::Advance(uint32_t slot, uint64_t max_ops) {
       lock.unlock();
       if (op.table != 0) {
         tables_.Execute(op.table, op.upload);
+      } else if (op.call != nullptr) {
+        std::lock_guard<std::mutex> memory(memory_mutex_);
+        op.call(op.context, memory_.data() + size_t{op.page} * page_bytes_);
       } else {
         Fill(op.page, op.value);
       }

@@ -7,6 +7,7 @@
 #define KVCAST_NATIVE_SRC_HOST_DEVICE_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -52,6 +53,10 @@ class HostDevice final : public Device {
   bool poisons() const override { return poison_; }
 
   void EnqueueFill(uint32_t slot, PageId page, uint64_t value);
+  // A fake kernel of a test's own: call(context, the page's bytes), late, while
+  // nobody else reads or writes pages. Not for slot 0.
+  using Call = void (*)(void* context, std::byte* page);
+  void EnqueueCall(uint32_t slot, PageId page, Call call, void* context);
   // Runs up to max_ops operations of one stream and what they wait for, or of
   // all streams in an order drawn from the seed (slot 0). Returns how many ran.
   uint64_t Advance(uint32_t slot, uint64_t max_ops);
@@ -71,6 +76,8 @@ class HostDevice final : public Device {
     Fence fence;
     uint64_t table = 0;  // not 0: executes an upload to it
     uint64_t upload = 0;
+    Call call = nullptr;  // executes a test's kernel
+    void* context = nullptr;
   };
   struct Stream {
     std::deque<Op> queue;
