@@ -38,12 +38,15 @@ var (
 	ErrCorrupt = errors.New("corrupt")
 	// ErrInternal: a defect in the library.
 	ErrInternal = errors.New("internal error")
+	// ErrNoDevice: there is no such device, or no driver that can be used; the
+	// error's Detail says why and what helps.
+	ErrNoDevice = errors.New("no device")
 )
 
 // Status says what kind of error an Error is.
 type Status int32
 
-// The kinds of errors. Up to StatusInternal the numbers are those of the C ABI
+// The kinds of errors. Up to StatusNoDevice the numbers are those of the C ABI
 // and never change.
 const (
 	StatusInvalidArgument = Status(cgo.InvalidArgument)
@@ -56,6 +59,7 @@ const (
 	StatusDevice          = Status(cgo.DeviceError)
 	StatusCorrupt         = Status(cgo.Corrupt)
 	StatusInternal        = Status(cgo.Internal)
+	StatusNoDevice        = Status(cgo.NoDevice)
 
 	// StatusClosed is Go's own: the C ABI has no closed handles.
 	StatusClosed Status = -1
@@ -84,6 +88,8 @@ func (s Status) sentinel() error {
 		return ErrDevice
 	case StatusCorrupt:
 		return ErrCorrupt
+	case StatusNoDevice:
+		return ErrNoDevice
 	default:
 		return ErrInternal
 	}
@@ -131,7 +137,7 @@ func (e *Error) Is(target error) bool {
 // that refusing an item costs no allocation.
 type op struct {
 	name  string
-	items [cgo.Internal + 1]*Error
+	items [cgo.NoDevice + 1]*Error
 }
 
 func newOp(name string) *op {

@@ -38,6 +38,15 @@ type Config struct {
 	// of the pool is live, unless none is; 1..1000, 1000 being no gate; default
 	// 970.
 	ResumeGatePermille int
+	// Device holds the pages; default DeviceHost. DeviceCUDA needs OpenCUDA
+	// first.
+	Device DeviceKind
+	// DeviceOrdinal says which of the device's kind; default 0.
+	DeviceOrdinal int
+	// CallersContext: CUDA work is done in the context that is current on the
+	// thread that calls NewManager (lock it to its goroutine), not in the
+	// primary one.
+	CallersContext bool
 	// PageBytes of device memory belong to each page; default 0, which keeps
 	// the books only.
 	PageBytes uint64
@@ -79,6 +88,7 @@ func (c *Config) raw() (cgo.Config, error) {
 		{"LRFUTau", c.LRFUTau, &raw.LRFUTau},
 		{"LRFUGhosts", c.LRFUGhosts, &raw.LRFUGhosts},
 		{"MaxPinnedPages", c.MaxPinnedPages, &raw.MaxPinnedPages},
+		{"DeviceOrdinal", c.DeviceOrdinal, &raw.DeviceOrdinal},
 	} {
 		if err := set32("new manager", f.name, f.value, f.to); err != nil {
 			return raw, err
@@ -90,6 +100,10 @@ func (c *Config) raw() (cgo.Config, error) {
 	}
 	if c.Seed != 0 {
 		raw.Seed = c.Seed
+	}
+	raw.Device = uint32(c.Device)
+	if c.CallersContext {
+		raw.Flags |= cgo.ConfigCallersContext
 	}
 	if c.Poison {
 		raw.Flags |= cgo.ConfigPoison

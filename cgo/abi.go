@@ -10,6 +10,7 @@ import "C"
 import (
 	// These two packages compile and link what the header declares. Because
 	// they embed their sources, an edited header rebuilds this package too.
+	_ "github.com/kvcast/kvcast/cuda"
 	_ "github.com/kvcast/kvcast/native"
 	_ "github.com/kvcast/kvcast/sink"
 )

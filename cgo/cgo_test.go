@@ -27,14 +27,14 @@ func TestStatuses(t *testing.T) {
 	names := map[string]bool{}
 	for want, s := range []cgo.Status{
 		cgo.OK, cgo.InvalidArgument, cgo.BadState, cgo.StaleHandle, cgo.NeverFits, cgo.NotNow,
-		cgo.Busy, cgo.End, cgo.OutOfMemory, cgo.DeviceError, cgo.Corrupt, cgo.Internal,
+		cgo.Busy, cgo.End, cgo.OutOfMemory, cgo.DeviceError, cgo.Corrupt, cgo.Internal, cgo.NoDevice,
 	} {
 		if int(s) != want {
 			t.Errorf("status %d, want %d", s, want)
 		}
 		names[s.Name()] = true
 	}
-	if len(names) != 12 || names["unknown status"] {
+	if len(names) != 13 || names["unknown status"] {
 		t.Errorf("names %v", names)
 	}
 	if got := cgo.Status(99).Name(); got != "unknown status" {

@@ -186,6 +186,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Config{}.MaxPinnedPages) - unsafe.Sizeof(C.kvc_config{}.max_pinned_pages)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Config{}.LRFUGhosts) - unsafe.Offsetof(C.kvc_config{}.lrfu_ghosts)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Config{}.LRFUGhosts) - unsafe.Sizeof(C.kvc_config{}.lrfu_ghosts)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.DeviceOrdinal) - unsafe.Offsetof(C.kvc_config{}.device_ordinal)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.DeviceOrdinal) - unsafe.Sizeof(C.kvc_config{}.device_ordinal)]struct{}{}
 
 	// kvc_scope
 	_ [0]struct{} = [unsafe.Sizeof(Scope{}) - unsafe.Sizeof(C.kvc_scope{})]struct{}{}

@@ -13,8 +13,11 @@ import "C"
 
 import "unsafe"
 
-// ConfigPoison is KVC_CONFIG_POISON.
-const ConfigPoison = C.KVC_CONFIG_POISON
+// The flags of a Config.
+const (
+	ConfigPoison         = C.KVC_CONFIG_POISON
+	ConfigCallersContext = C.KVC_CONFIG_CALLERS_CONTEXT
+)
 
 // The policies of eviction.
 const (
@@ -22,8 +25,11 @@ const (
 	PolicyLRFU = C.KVC_POLICY_LRFU
 )
 
-// DeviceHost is KVC_DEVICE_HOST.
-const DeviceHost = C.KVC_DEVICE_HOST
+// The kinds of devices.
+const (
+	DeviceHost = C.KVC_DEVICE_HOST
+	DeviceCUDA = C.KVC_DEVICE_CUDA
+)
 
 // Config is kvc_config.
 type Config struct {
@@ -41,7 +47,7 @@ type Config struct {
 	LRFUTau            uint32
 	MaxPinnedPages     uint32
 	LRFUGhosts         uint32
-	_                  uint32
+	DeviceOrdinal      uint32
 }
 
 // Init sets the struct size and the library's defaults.

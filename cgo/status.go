@@ -28,6 +28,7 @@ const (
 	DeviceError     Status = C.KVC_DEVICE_ERROR
 	Corrupt         Status = C.KVC_CORRUPT
 	Internal        Status = C.KVC_INTERNAL
+	NoDevice        Status = C.KVC_NO_DEVICE
 )
 
 // Name is the ABI's own short name of the status.

@@ -9,6 +9,7 @@
 #include "native/src/check.cpp"
 #include "native/src/commit.cpp"
 #include "native/src/create.cpp"
+#include "native/src/device_registry.cpp"
 #include "native/src/device_table.cpp"
 #include "native/src/drop_scope.cpp"
 #include "native/src/eviction_order.cpp"

@@ -6,30 +6,71 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 
+	"github.com/kvcast/kvcast/bindings"
 	"github.com/kvcast/kvcast/cuda/inventory"
 )
 
-// chooseDevice resolves --device and says what was chosen and, if there was a
-// choice, why. list is inventory.List.
-func chooseDevice(asked string, list func() (*inventory.Inventory, error)) (string, error) {
-	switch asked {
-	case "host":
-		return "host", nil
-	case "auto":
-		device, reason := autoDevice(list())
-		return device + " (" + reason + ")", nil
+// cudaPageBytes is what a page of a replay takes of a GPU's memory. A replay
+// computes nothing, so it is there to be allocated, not to be filled.
+const cudaPageBytes = 4096
+
+// choice is the device of a replay.
+type choice struct {
+	kind    bindings.DeviceKind
+	ordinal int
+	text    string // what was chosen and, if there was a choice, why
+}
+
+// openCUDA opens the driver and tells of a GPU.
+func openCUDA(ordinal int) (bindings.CUDADevice, error) {
+	if _, err := bindings.OpenCUDA(); err != nil {
+		return bindings.CUDADevice{}, err
 	}
-	return "", fmt.Errorf("--device %q: want auto or host", asked)
+	return bindings.CUDAInfo(ordinal)
+}
+
+// chooseDevice resolves --device. list is inventory.List, open is openCUDA.
+func chooseDevice(asked string, list func() (*inventory.Inventory, error),
+	open func(int) (bindings.CUDADevice, error)) (choice, error) {
+	if asked == "host" {
+		return choice{text: "host"}, nil
+	}
+	if asked == "auto" {
+		inv, err := list()
+		device, reason := autoDevice(inv, err, open)
+		c := choice{text: device + " (" + reason + ")"}
+		if device != "host" {
+			c.kind = bindings.DeviceCUDA
+		}
+		return c, nil
+	}
+	number, ok := strings.CutPrefix(asked, "cuda:")
+	ordinal, err := strconv.ParseUint(number, 10, 16)
+	if !ok || err != nil {
+		return choice{}, fmt.Errorf("--device %q: want auto, host or cuda:N", asked)
+	}
+	gpu, err := open(int(ordinal))
+	if err != nil {
+		return choice{}, fmt.Errorf("--device %s: %s", asked, detail(err))
+	}
+	return choice{bindings.DeviceCUDA, int(ordinal), asked + " (" + gpu.Name + ")"}, nil
 }
 
 // autoDevice is the choice of --device auto and the reason, given what
-// inventory.List has said.
-func autoDevice(inv *inventory.Inventory, err error) (device, reason string) {
-	return "host", whyHost(inv, err)
+// inventory.List has said: the first GPU, if it can be used.
+func autoDevice(inv *inventory.Inventory, err error,
+	open func(int) (bindings.CUDADevice, error)) (device, reason string) {
+	gpu, openErr := open(0)
+	if openErr == nil {
+		return "cuda:0", gpu.Name
+	}
+	return "host", whyHost(inv, err, openErr)
 }
 
-func whyHost(inv *inventory.Inventory, err error) string {
+func whyHost(inv *inventory.Inventory, err, openErr error) string {
 	switch {
 	case errors.Is(err, inventory.ErrNoLibrary), errors.Is(err, inventory.ErrNoDriver):
 		return "no NVIDIA driver"
@@ -40,6 +81,15 @@ func whyHost(inv *inventory.Inventory, err error) string {
 	case len(inv.GPUs) == 0:
 		return "no NVIDIA GPU"
 	default:
-		return "NVIDIA GPU present, this build has no CUDA device"
+		return "NVIDIA GPU present, but " + detail(openErr)
 	}
+}
+
+// detail is what the library said, without the operation.
+func detail(err error) string {
+	var e *bindings.Error
+	if errors.As(err, &e) && e.Detail != "" {
+		return e.Detail
+	}
+	return err.Error()
 }

@@ -4,36 +4,71 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/kvcast/kvcast/bindings"
 	"github.com/kvcast/kvcast/cuda/inventory"
 )
 
+// noCUDA is a machine whose driver cannot be used.
+func noCUDA(int) (bindings.CUDADevice, error) {
+	return bindings.CUDADevice{}, &bindings.Error{Op: "open CUDA", Status: bindings.StatusNoDevice,
+		Detail: "the driver is too old"}
+}
+
+// twoGPUs is one with two of them.
+func twoGPUs(ordinal int) (bindings.CUDADevice, error) {
+	if ordinal > 1 {
+		return bindings.CUDADevice{}, &bindings.Error{Op: "CUDA info", Status: bindings.StatusInvalidArgument,
+			Detail: "there is no such device"}
+	}
+	return bindings.CUDADevice{Name: "Model X"}, nil
+}
+
 func TestChooseDevice(t *testing.T) {
 	wrap := func(err error) error { return &inventory.Error{Op: "init", Err: err} }
+	gpu := &inventory.Inventory{GPUs: []inventory.GPU{{Name: "x"}}}
 	for name, c := range map[string]struct {
 		asked string
 		inv   *inventory.Inventory
 		err   error
-		want  string
+		open  func(int) (bindings.CUDADevice, error)
+		want  choice
 	}{
-		"asked for":  {asked: "host", want: "host"},
-		"no library": {asked: "auto", err: wrap(inventory.ErrNoLibrary), want: "host (no NVIDIA driver)"},
-		"no driver":  {asked: "auto", err: wrap(inventory.ErrNoDriver), want: "host (no NVIDIA driver)"},
-		"permission": {asked: "auto", err: wrap(inventory.ErrNoPermission), want: "host (no permission to use the NVIDIA driver)"},
-		"failure":    {asked: "auto", err: wrap(inventory.ErrNVML), want: "host (the NVIDIA driver does not answer)"},
-		"no GPU":     {asked: "auto", inv: &inventory.Inventory{}, want: "host (no NVIDIA GPU)"},
-		"GPU": {asked: "auto", inv: &inventory.Inventory{GPUs: []inventory.GPU{{Name: "x"}}},
-			want: "host (NVIDIA GPU present, this build has no CUDA device)"},
+		"asked for":  {asked: "host", open: twoGPUs, want: choice{text: "host"}},
+		"no library": {asked: "auto", err: wrap(inventory.ErrNoLibrary), open: noCUDA, want: choice{text: "host (no NVIDIA driver)"}},
+		"no driver":  {asked: "auto", err: wrap(inventory.ErrNoDriver), open: noCUDA, want: choice{text: "host (no NVIDIA driver)"}},
+		"permission": {asked: "auto", err: wrap(inventory.ErrNoPermission), open: noCUDA, want: choice{text: "host (no permission to use the NVIDIA driver)"}},
+		"failure":    {asked: "auto", err: wrap(inventory.ErrNVML), open: noCUDA, want: choice{text: "host (the NVIDIA driver does not answer)"}},
+		"no GPU":     {asked: "auto", inv: &inventory.Inventory{}, open: noCUDA, want: choice{text: "host (no NVIDIA GPU)"}},
+		"unusable": {asked: "auto", inv: gpu, open: noCUDA,
+			want: choice{text: "host (NVIDIA GPU present, but the driver is too old)"}},
+		"GPU": {asked: "auto", inv: gpu, open: twoGPUs, want: choice{bindings.DeviceCUDA, 0, "cuda:0 (Model X)"}},
+		"GPU that NVML does not know": {asked: "auto", err: wrap(inventory.ErrNoLibrary), open: twoGPUs,
+			want: choice{bindings.DeviceCUDA, 0, "cuda:0 (Model X)"}},
+		"that GPU": {asked: "cuda:1", open: twoGPUs, want: choice{bindings.DeviceCUDA, 1, "cuda:1 (Model X)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := chooseDevice(c.asked, func() (*inventory.Inventory, error) { return c.inv, c.err })
+			got, err := chooseDevice(c.asked, func() (*inventory.Inventory, error) { return c.inv, c.err }, c.open)
 			if err != nil || got != c.want {
-				t.Errorf("got %q, %v, want %q", got, err, c.want)
+				t.Errorf("got %+v, %v, want %+v", got, err, c.want)
 			}
 		})
 	}
-	if _, err := chooseDevice("cuda:0", nil); err == nil {
-		t.Error("cuda:0 was accepted")
+	for _, asked := range []string{"", "cuda", "cuda:", "cuda:-1", "cuda:x", "cuda:70000", "gpu"} {
+		if _, err := chooseDevice(asked, nil, twoGPUs); err == nil || !strings.Contains(err.Error(), "want auto, host or cuda:N") {
+			t.Errorf("%q: got %v", asked, err)
+		}
+	}
+	for asked, want := range map[string]string{
+		"cuda:2": "--device cuda:2: there is no such device",
+	} {
+		if _, err := chooseDevice(asked, nil, twoGPUs); err == nil || err.Error() != want {
+			t.Errorf("%s: got %v, want %s", asked, err, want)
+		}
+	}
+	if _, err := chooseDevice("cuda:0", nil, noCUDA); err == nil || err.Error() != "--device cuda:0: the driver is too old" {
+		t.Errorf("cuda:0: got %v", err)
 	}
 }

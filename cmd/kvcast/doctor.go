@@ -65,7 +65,7 @@ the loopback interface is part of it.
 The exit code is 0 unless kvcast cannot work here.`,
 		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return doctor(cmd.Context(), gather(os.DirFS("/"), inventory.List), selfTest, asJSON, std)
+			return doctor(cmd.Context(), gather(os.DirFS("/"), inventory.List, openCUDA), selfTest, asJSON, std)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object; null = no limit, or not known")

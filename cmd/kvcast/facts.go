@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kvcast/kvcast/bindings"
 	"github.com/kvcast/kvcast/cgo"
 	"github.com/kvcast/kvcast/cuda/inventory"
 	"github.com/kvcast/kvcast/publisher/subscribe"
@@ -109,8 +110,9 @@ type selfRunFacts struct {
 }
 
 // gather reads all facts but that of the self-test. root is the root of the
-// file system, list is inventory.List.
-func gather(root fs.FS, list func() (*inventory.Inventory, error)) facts {
+// file system, list is inventory.List, open is openCUDA.
+func gather(root fs.FS, list func() (*inventory.Inventory, error),
+	open func(int) (bindings.CUDADevice, error)) facts {
 	f := facts{
 		Kvcast: kvcastFacts{
 			Version:          cgo.Version(),
@@ -131,7 +133,7 @@ func gather(root fs.FS, list func() (*inventory.Inventory, error)) facts {
 		NVIDIA: nvidiaFacts{GPUs: []gpuFacts{}},
 	}
 	inv, err := list()
-	f.Device.Auto, f.Device.Reason = autoDevice(inv, err)
+	f.Device.Auto, f.Device.Reason = autoDevice(inv, err, open)
 	if err != nil {
 		f.NVIDIA.Error = err.Error()
 		return f

@@ -36,7 +36,7 @@ func replay(ctx context.Context, o replayOptions, std streams) (err error) {
 	if err != nil {
 		return err
 	}
-	device, err := chooseDevice(o.device, inventory.List)
+	device, err := chooseDevice(o.device, inventory.List, openCUDA)
 	if err != nil {
 		return err
 	}
@@ -55,8 +55,8 @@ func replay(ctx context.Context, o replayOptions, std streams) (err error) {
 		}
 		defer out.discard()
 	}
-	r := &replayer{o: o, form: form, std: std, requests: requests, bar: newBar(std.err, total)}
-	r.summary.Device = device
+	r := &replayer{o: o, device: device, form: form, std: std, requests: requests, bar: newBar(std.err, total)}
+	r.summary.Device = device.text
 	defer func() {
 		r.bar.finish()
 		if closeErr := r.close(); err == nil {
@@ -100,6 +100,7 @@ func wait(ctx context.Context, d time.Duration) {
 // replayer is one run of replay.
 type replayer struct {
 	o        replayOptions
+	device   choice
 	form     event.Form
 	std      streams
 	requests *requestSource
@@ -108,6 +109,9 @@ type replayer struct {
 	stream    *bindings.Stream // nil with --publisher off
 	publisher *publisher.Publisher
 	manager   *bindings.Manager
+	// deviceStream is where the sequences of a CUDA device run, so that their
+	// fences are the device's; 0 on the host.
+	deviceStream bindings.DeviceStream
 
 	// live are the open sequences, oldest first.
 	live []bindings.SequenceID
@@ -145,9 +149,14 @@ func (r *replayer) open(ctx context.Context, options publisher.Options) (err err
 		ResumeGatePermille: 1000,
 		LRFUTau:            r.o.lrfuTau,
 		LRFUGhosts:         r.o.lrfuGhosts,
+		Device:             r.device.kind,
+		DeviceOrdinal:      r.device.ordinal,
 	}
 	if r.o.policy == policyLRFU {
 		config.Policy = bindings.PolicyLRFU
+	}
+	if r.device.kind == bindings.DeviceCUDA {
+		config.PageBytes = cudaPageBytes
 	}
 	if r.o.publisher != publisherOff {
 		options.Warn = func(message string) { r.bar.note("kvcast: warning: " + oneLine(message)) }
@@ -163,6 +172,11 @@ func (r *replayer) open(ctx context.Context, options publisher.Options) (err err
 	}
 	if r.manager, err = bindings.NewManager(config); err != nil {
 		return tooLarge(err)
+	}
+	if r.device.kind == bindings.DeviceCUDA {
+		if r.deviceStream, err = r.manager.NewDeviceStream(); err != nil {
+			return err
+		}
 	}
 	if r.publisher == nil {
 		return nil
@@ -266,7 +280,8 @@ func (r *replayer) serve(req *trace.Request) error {
 		r.tokens = trace.AppendOutput(r.tokens, req)
 	}
 	s.Requests++
-	r.prompts[0] = bindings.Prompt{Tokens: r.tokens[:input], MustCompute: bindings.ComputeNothing}
+	r.prompts[0] = bindings.Prompt{Tokens: r.tokens[:input], MustCompute: bindings.ComputeNothing,
+		DeviceStream: r.deviceStream}
 	if err := r.timed(func() error { return r.manager.Create(r.prompts[:], r.created[:]) }); err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ enum class Fault {
 class DriverError : public Error {
  public:
   DriverError(Fault fault, const std::string& message, Result code = 0)
-      : Error(KVC_DEVICE_ERROR, message, code), fault_(fault) {}
+      : Error(KVC_NO_DEVICE, message, code), fault_(fault) {}
   [[nodiscard]] Fault fault() const { return fault_; }
 
  private:

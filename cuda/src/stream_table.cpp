@@ -3,6 +3,7 @@
 
 #include "cuda/src/stream_table.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -61,7 +62,7 @@ uint32_t StreamTable::Adopt(StreamHandle callers) {
   return Take(callers, false);
 }
 
-uint32_t StreamTable::Take(StreamHandle stream, bool ours) {
+uint32_t StreamTable::Take(StreamHandle stream, bool ours, bool steps) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (uint32_t i = 1; i < kDeviceSlots; ++i) {
     Slot& slot = slots_[i];
@@ -69,6 +70,7 @@ uint32_t StreamTable::Take(StreamHandle stream, bool ours) {
     if (slot.reached.load(std::memory_order_relaxed) < slot.submitted) continue;
     slot.stream = stream;
     slot.ours = ours;
+    slot.steps = steps;
     slot.open = true;
     slot.record_last = false;
     return i;
@@ -80,7 +82,27 @@ void StreamTable::Close(uint32_t index) {
   std::lock_guard<std::mutex> lock(mutex_);
   Slot& slot = slots_[index];
   slot.open = false;
-  slot.doomed = true;
+  slot.doomed = !slot.steps;  // steps have no stream to destroy
+}
+
+uint32_t StreamTable::OpenSteps() { return Take(nullptr, false, true); }
+
+bool StreamTable::IsSteps(uint32_t slot) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return slots_[slot].steps;
+}
+
+void StreamTable::BeginStep(uint32_t index, uint64_t step) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  slots_[index].submitted = std::max(slots_[index].submitted, step);
+}
+
+void StreamTable::EndStep(uint32_t index, uint64_t step) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Slot& slot = slots_[index];
+  if (step <= slot.reached.load(std::memory_order_relaxed)) return;
+  slot.reached.store(step, std::memory_order_release);
+  progress_.fetch_add(1, std::memory_order_acq_rel);
 }
 
 // Under a ContextScope. A stream is destroyed when its last fence has been
@@ -104,6 +126,9 @@ uint64_t StreamTable::Record(uint32_t index) {
   if (index == 0) return 0;
   std::lock_guard<std::mutex> lock(mutex_);
   Slot& slot = slots_[index];
+  if (slot.steps) {
+    return slot.reached.load(std::memory_order_relaxed) < slot.submitted ? slot.submitted : 0;
+  }
   if (!slot.record_last) {
     Noted noted;
     noted.slot = index;
@@ -136,6 +161,12 @@ uint32_t StreamTable::BusyStreams() const {
 
 void StreamTable::Wait(uint32_t index, Fence fence) {
   std::lock_guard<std::mutex> lock(mutex_);
+  const Slot& other = slots_[fence.slot];
+  if (other.reached.load(std::memory_order_relaxed) >= fence.position) return;
+  if (other.steps) {
+    throw Error(KVC_NOT_NOW,
+                "a CUDA stream cannot wait for a step of the host: retry when it is done");
+  }
   Noted noted;
   noted.what = What::kWait;
   noted.slot = index;

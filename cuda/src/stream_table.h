@@ -55,16 +55,24 @@ class StreamTable {
   void Poll() noexcept;
 
   // ---- without the driver
+  // A slot whose work is steps that the host counts; 0 when all are in use.
+  [[nodiscard]] uint32_t OpenSteps();
+  [[nodiscard]] bool IsSteps(uint32_t slot) const;
+  // What has begun, and what of it is done; both only grow.
+  void BeginStep(uint32_t slot, uint64_t step);
+  void EndStep(uint32_t slot, uint64_t step);
   // Queued work still runs; the slot is taken again only when it has.
   void Close(uint32_t slot);
   // The position of all work submitted to the slot so far. Unlike the host device
-  // we cannot know that nothing is outstanding: others submit there too.
+  // we cannot know that nothing is outstanding: others submit there too. Of steps: 0
+  // when all that have begun are done.
   [[nodiscard]] uint64_t Record(uint32_t slot);
   [[nodiscard]] bool Reached(uint32_t slot, uint64_t position) const;
   [[nodiscard]] uint64_t Submitted(uint32_t slot) const;
   [[nodiscard]] uint32_t BusyStreams() const;
   // Grows whenever a fence has been reached.
   [[nodiscard]] uint64_t Progress() const { return progress_.load(std::memory_order_acquire); }
+  // Throws KVC_NOT_NOW for a step that is not done: no stream can wait for the host.
   void Wait(uint32_t slot, Fence fence);
   // Work that Submit does on the slot's stream, under a ContextScope; a copy, say.
   // Fences recorded later cover it.
@@ -86,6 +94,7 @@ class StreamTable {
     StreamHandle stream = nullptr;
     bool open = false;
     bool ours = false;
+    bool steps = false;
     bool doomed = false;       // closed: a later Open or the destructor destroys the stream
     bool record_last = false;  // the newest note is a record, which serves later ones too
     uint64_t submitted = 0;
@@ -101,7 +110,7 @@ class StreamTable {
     std::function<void(StreamHandle)> work;
   };
 
-  [[nodiscard]] uint32_t Take(StreamHandle stream, bool ours);
+  [[nodiscard]] uint32_t Take(StreamHandle stream, bool ours, bool steps = false);
   [[nodiscard]] bool Capturing(StreamHandle stream) const;
   [[nodiscard]] bool Do(const Noted& noted);
   void Break(const Error& error) noexcept;

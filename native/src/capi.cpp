@@ -68,6 +68,8 @@ const char* kvc_status_name(kvc_status status) KVC_NOEXCEPT {
       return "corrupt";
     case KVC_INTERNAL:
       return "internal error";
+    case KVC_NO_DEVICE:
+      return "no device";
     default:
       return "unknown status";
   }
@@ -191,7 +193,7 @@ kvc_status kvc_sequences_commit(kvc_manager* manager, uint32_t count, const kvc_
 
 kvc_status kvc_sequences_release(kvc_manager* manager, uint32_t count, const uint64_t* sequences,
                                  kvc_status* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(sequences, count, "sequences[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.Release(count, sequences, results, error);
@@ -211,7 +213,7 @@ kvc_status kvc_sequence_waits(kvc_manager* manager, uint64_t sequence, uint32_t 
 kvc_status kvc_sequence_get(kvc_manager* manager, uint64_t sequence, uint32_t first_block,
                             uint32_t capacity, uint32_t* pages, uint32_t* written,
                             kvc_sequence_info* info, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(pages, capacity, "pages[] is NULL");
     uint32_t count = 0;
     const kvc_status status = core.Get(sequence, first_block, capacity, pages, &count, info, error);
@@ -235,7 +237,7 @@ void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT {
 
 kvc_status kvc_manager_stats_get(kvc_manager* manager, kvc_stats* out,
                                  kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
     capi::Require(out != nullptr && out->struct_size >= 2 * sizeof(uint32_t) &&
                       out->struct_size <= sizeof *out,
                   "out is NULL or its struct_size is wrong; use kvc_stats_init");
@@ -248,17 +250,26 @@ kvc_status kvc_manager_stats_get(kvc_manager* manager, kvc_stats* out,
 }
 
 kvc_status kvc_manager_check(kvc_manager* manager, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) { return core.Check(error); });
+  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) { return core.Check(error); });
 }
 
 kvc_status kvc_manager_resident(kvc_manager* manager, kvc_hash_form form, uint64_t capacity,
                                 kvc_resident_block* blocks, uint64_t* count,
                                 kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(blocks, capacity, "blocks[] is NULL");
     capi::Require(count != nullptr, "count is NULL");
     capi::Require(form <= KVC_HASH_BYTES, "form is not a kvc_hash_form");
     return core.Resident(form, capacity, blocks, count, error);
+  });
+}
+
+kvc_status kvc_device_memory_get(kvc_manager* manager, kvc_device_memory* out,
+                                 kvc_error* error) KVC_NOEXCEPT {
+  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
+    capi::Require(out != nullptr, "out is NULL");
+    *out = core.Memory();
+    return KVC_OK;
   });
 }
 
@@ -298,7 +309,7 @@ kvc_status kvc_step_done(kvc_manager* manager, uint64_t device_stream, uint64_t 
 
 kvc_status kvc_device_stream_destroy(kvc_manager* manager, uint64_t device_stream,
                                      kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
     core.CloseDeviceStream(device_stream);
     return KVC_OK;
   });
@@ -306,7 +317,7 @@ kvc_status kvc_device_stream_destroy(kvc_manager* manager, uint64_t device_strea
 
 kvc_status kvc_device_fences_query(kvc_manager* manager, uint32_t count, const kvc_fence* fences,
                                    uint8_t* done, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(fences, count, "fences[] is NULL");
     capi::RequireArray(done, count, "done[] is NULL");
     core.QueryFences(count, fences, done);

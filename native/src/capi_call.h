@@ -59,12 +59,35 @@ inline kvcast::PromptArrays Arrays(const kvc_prompt* prompts, uint32_t count,
       tokens != nullptr ? tokens : &kNoTokens, token_count, scopes, scope_count, bytes, byte_count};
 }
 
+// The device's hand in a call: at its end whatever the call has told it goes on its way,
+// also when the call failed half way.
+class DeviceCall {
+ public:
+  explicit DeviceCall(kvcast::Device& device) : device_(device) { device_.BeginCall(); }
+  ~DeviceCall() { device_.EndCall(); }
+  DeviceCall(const DeviceCall&) = delete;
+  DeviceCall& operator=(const DeviceCall&) = delete;
+
+ private:
+  kvcast::Device& device_;
+};
+
+// Calls that only give back or tell: they work on a device that has broken, too.
 template <typename Body>
-kvc_status Call(kvc_manager* manager, kvc_error* error, Body&& body) noexcept {
+kvc_status CleanUp(kvc_manager* manager, kvc_error* error, Body&& body) noexcept {
   ClearError(error);
   return Guard(error, [&] {
     Require(manager != nullptr, "the manager is NULL");
+    const DeviceCall call(manager->core.device());
     return body(manager->core);
+  });
+}
+
+template <typename Body>
+kvc_status Call(kvc_manager* manager, kvc_error* error, Body&& body) noexcept {
+  return CleanUp(manager, error, [&](kvcast::Manager& core) {
+    core.device().RequireUsable();
+    return body(core);
   });
 }
 

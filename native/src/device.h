@@ -28,16 +28,32 @@ struct TableRows {
   const int32_t* entries = nullptr;
 };
 
+// The pool's memory, as kernels address it.
+struct DeviceMemory {
+  uint64_t base = 0;
+  uint64_t bytes = 0;
+};
+
 // Slot 0 is the host itself: nothing is ever outstanding on it.
 inline constexpr uint32_t kDeviceSlots = 64;
 
-// Called under the manager's lock: implementations must not wait, and take no
-// lock that is held while work runs on another thread for long.
+// Called under the manager's lock, but for what says otherwise: implementations must
+// not wait, and take no lock that is held while work runs on another thread for long.
 class Device {
  public:
   virtual ~Device() = default;
 
-  // Takes a slot for a new stream, or returns 0 when all are in use.
+  // Around each call of the ABI, without the manager's lock. At its beginning a
+  // device may look which fences have been reached, at its end it does what it was
+  // told under the lock.
+  virtual void BeginCall() noexcept {}
+  virtual void EndCall() noexcept {}
+  // Throws Error when the device is of no more use.
+  virtual void RequireUsable() const {}
+  [[nodiscard]] virtual DeviceMemory memory() const = 0;
+
+  // Takes a slot for a new stream, or returns 0 when all are in use. Without the
+  // manager's lock: a driver makes it. Throws Error.
   virtual uint32_t OpenStream() = 0;
   // The same for a stream whose work is steps that the host counts.
   virtual uint32_t OpenStepStream() = 0;

@@ -30,7 +30,7 @@ void Manager::WriteDeviceTable(uint64_t table, uint64_t device_stream, const Tab
 
 void Manager::ReadDeviceTable(uint64_t table, uint32_t row, uint32_t column, uint32_t count,
                               int32_t* out) {
-  device_.ReadTable(table, row, column, count, out);
+  Host().ReadTable(table, row, column, count, out);
 }
 
 }  // namespace kvcast

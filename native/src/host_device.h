@@ -30,6 +30,9 @@ class HostDevice final : public Device {
  public:
   HostDevice(uint32_t pages, uint64_t page_bytes, uint64_t seed, bool poison);
 
+  DeviceMemory memory() const override {
+    return {reinterpret_cast<uintptr_t>(memory_.data()), memory_.size()};
+  }
   uint32_t OpenStream() override;
   uint32_t OpenStepStream() override;
   bool IsStepStream(uint32_t slot) const override;

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "native/src/device_registry.h"
 #include "native/src/handles.h"
 #include "native/src/status.h"
 
@@ -46,7 +47,12 @@ const kvc_config& Validated(const kvc_config& c) {
   if (c.max_sequences == 0 || c.max_sequences > kMaxSequences) {
     bad("max_sequences", c.max_sequences, "1 to 2^20");
   }
-  if (c.device != KVC_DEVICE_HOST) bad("device", c.device, "KVC_DEVICE_HOST (0)");
+  if (c.device >= kDeviceKinds) {
+    bad("device", c.device, "KVC_DEVICE_HOST (0) or KVC_DEVICE_CUDA (1)");
+  }
+  if (c.device == KVC_DEVICE_HOST && c.device_ordinal != 0) {
+    bad("device_ordinal", c.device_ordinal, "0 for the host device");
+  }
   if (c.policy != KVC_POLICY_LRU && c.policy != KVC_POLICY_LRFU) {
     bad("policy", c.policy, "KVC_POLICY_LRU (0) or KVC_POLICY_LRFU (1)");
   }
@@ -56,9 +62,19 @@ const kvc_config& Validated(const kvc_config& c) {
   if (c.resume_gate_permille == 0 || c.resume_gate_permille > 1000) {
     bad("resume_gate_permille", c.resume_gate_permille, "1 to 1000");
   }
-  if ((c.flags & ~uint32_t{KVC_CONFIG_POISON}) != 0)
-    bad("flags", c.flags, "KVC_CONFIG_POISON or 0");
+  const uint32_t flags =
+      c.device == KVC_DEVICE_CUDA ? KVC_CONFIG_CALLERS_CONTEXT : KVC_CONFIG_POISON;
+  if ((c.flags & ~flags) != 0) {
+    bad("flags", c.flags,
+        "KVC_CONFIG_POISON (host device), KVC_CONFIG_CALLERS_CONTEXT (CUDA) or 0");
+  }
   return c;
+}
+
+std::unique_ptr<HostDevice> MakeHost(const kvc_config& c, uint64_t seed) {
+  if (c.device != KVC_DEVICE_HOST) return nullptr;
+  return std::make_unique<HostDevice>(c.capacity_blocks, c.page_bytes, seed,
+                                      (c.flags & KVC_CONFIG_POISON) != 0);
 }
 
 // The point of the hash must be unknown to whoever chooses tokens.
@@ -78,8 +94,10 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
       max_sequences_(config.max_sequences),
       resume_gate_permille_(config.resume_gate_permille),
       hash_(manager::Seed(config.seed), config.tokens_per_block, hooks.hash_bits),
-      device_(config.capacity_blocks, config.page_bytes, manager::Seed(config.seed),
-              (config.flags & KVC_CONFIG_POISON) != 0),
+      page_bytes_(config.page_bytes),
+      host_(manager::MakeHost(config, manager::Seed(config.seed))),
+      other_(host_ == nullptr ? MakeRegisteredDevice(config) : nullptr),
+      device_(host_ != nullptr ? *host_ : *other_),
       fences_(device_),
       pages_(config.capacity_blocks, config.policy == KVC_POLICY_LRFU, device_, fences_),
       tree_(config.capacity_blocks, config.tokens_per_block, hash_),
@@ -396,9 +414,29 @@ uint64_t Manager::NewStreamId(uint32_t slot, bool steps) {
   return stream.id;
 }
 
-uint64_t Manager::OpenDeviceStream() {
+uint64_t Manager::OpenDeviceStream() { return AddDeviceStream(device_.OpenStream()); }
+
+uint64_t Manager::AddDeviceStream(uint32_t slot) {
   std::unique_lock<WriterFirstMutex> lock(mutex_);
-  return NewStreamId(device_.OpenStream(), false);
+  return NewStreamId(slot, false);
+}
+
+uint32_t Manager::DeviceSlot(uint64_t device_stream) const {
+  std::shared_lock<WriterFirstMutex> lock(mutex_);
+  return SlotOf(device_stream);
+}
+
+kvc_device_memory Manager::Memory() const {
+  const DeviceMemory memory = device_.memory();
+  if (page_bytes_ == 0) return {};
+  return {memory.base, memory.bytes, page_bytes_};
+}
+
+HostDevice& Manager::Host() const {
+  if (host_ == nullptr) {
+    throw Error(KVC_INVALID_ARGUMENT, "the call is for the host device; the manager has another");
+  }
+  return *host_;
 }
 
 uint64_t Manager::OpenStepStream() {
@@ -483,6 +521,7 @@ void Manager::StreamWait(uint64_t device_stream, uint32_t count, const kvc_fence
 }
 
 void Manager::EnqueueFill(uint64_t device_stream, uint32_t count, const kvc_host_fill* fills) {
+  HostDevice& host = Host();
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   const uint32_t slot = SlotOf(device_stream);
   if (streams_[slot].steps) {
@@ -494,21 +533,22 @@ void Manager::EnqueueFill(uint64_t device_stream, uint32_t count, const kvc_host
                   "page " + std::to_string(fills[i].page) + " is beyond the pool");
     }
   }
-  for (uint32_t i = 0; i < count; ++i) device_.EnqueueFill(slot, fills[i].page, fills[i].value);
+  for (uint32_t i = 0; i < count; ++i) host.EnqueueFill(slot, fills[i].page, fills[i].value);
 }
 
 uint64_t Manager::Advance(uint64_t device_stream, uint64_t max_ops) {
+  HostDevice& host = Host();
   uint32_t slot = 0;
   {
     std::shared_lock<WriterFirstMutex> lock(mutex_);
     slot = SlotOf(device_stream);
   }
   // Without the manager's lock: a device works beside the scheduler.
-  return device_.Advance(slot, max_ops);
+  return host.Advance(slot, max_ops);
 }
 
 void Manager::ReadPage(PageId page, uint64_t offset, uint64_t size, uint8_t* out) {
-  if (!device_.Read(page, offset, size, out)) {
+  if (!Host().Read(page, offset, size, out)) {
     throw Error(KVC_INVALID_ARGUMENT, "the range is outside the page or the pool");
   }
 }

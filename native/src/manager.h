@@ -176,6 +176,11 @@ class Manager final : public SinkHost {
 
   [[nodiscard]] uint64_t OpenDeviceStream();
   [[nodiscard]] uint64_t OpenStepStream();
+  // A stream that the device has made, or adopted, in that slot (0: it had none).
+  [[nodiscard]] uint64_t AddDeviceStream(uint32_t slot);
+  [[nodiscard]] uint32_t DeviceSlot(uint64_t device_stream) const;
+  [[nodiscard]] Device& device() { return device_; }
+  [[nodiscard]] kvc_device_memory Memory() const;
   void BeginStep(uint64_t device_stream, uint64_t step);
   void EndStep(uint64_t device_stream, uint64_t step);
   void CloseDeviceStream(uint64_t device_stream);
@@ -211,6 +216,7 @@ class Manager final : public SinkHost {
 
   // manager.cpp
   [[nodiscard]] uint32_t SlotOf(uint64_t device_stream) const;
+  [[nodiscard]] HostDevice& Host() const;
   [[nodiscard]] Fence ToFence(const kvc_fence& fence) const;
   [[nodiscard]] kvc_fence FromFence(const Fence& fence) const;
   uint32_t Heal(uint32_t max_blocks);
@@ -352,7 +358,10 @@ class Manager final : public SinkHost {
   const uint32_t max_sequences_;
   const uint32_t resume_gate_permille_;
   MixedHash hash_;
-  HostDevice device_;
+  const uint64_t page_bytes_;
+  const std::unique_ptr<HostDevice> host_;  // or null
+  const std::unique_ptr<Device> other_;     // then this one
+  Device& device_;                          // that of the two which is
   FencePool fences_;
   PagePool pages_;
   PrefixTree tree_;

@@ -19,7 +19,7 @@ extern "C" {
 
 kvc_status kvc_sequences_cancel(kvc_manager* manager, uint32_t count, const uint64_t* sequences,
                                 kvc_status* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(sequences, count, "sequences[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.Cancel(count, sequences, results, error);
@@ -30,7 +30,7 @@ kvc_status kvc_sequences_cancel(kvc_manager* manager, uint32_t count, const uint
 kvc_status kvc_sequences_release_held(kvc_manager* manager, uint32_t count,
                                       const kvc_hold_item* items, kvc_hold_result* results,
                                       kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(items, count, "items[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.ReleaseHeld(count, items, results, error);
@@ -40,7 +40,7 @@ kvc_status kvc_sequences_release_held(kvc_manager* manager, uint32_t count,
 
 kvc_status kvc_holds_release(kvc_manager* manager, uint32_t count, const uint64_t* holds,
                              kvc_status* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(holds, count, "holds[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.ReleaseHolds(count, holds, results, error);

@@ -80,7 +80,7 @@ kvc_status kvc_device_table_create(kvc_manager* manager, uint32_t rows, uint32_t
 
 kvc_status kvc_device_table_destroy(kvc_manager* manager, uint64_t table,
                                     kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
     core.CloseDeviceTable(table);
     return KVC_OK;
   });

@@ -56,7 +56,7 @@ func TestRefusesArguments(t *testing.T) {
 		{[]string{"replay"}, "--trace is missing"},
 		{[]string{"replay", "--trace", "/no/such/file"}, "--trace /no/such/file: no such file or directory"},
 		{replay("--limit", "x"), `--limit "x": want a whole number`},
-		{replay("--device", "cuda:0"), `--device "cuda:0": want auto or host`},
+		{replay("--device", "cuda:x"), `--device "cuda:x": want auto, host or cuda:N`},
 		{replay("--encoding", "list"), `--encoding "list": want map, array or array-short`},
 		{replay("--sink-blocks", "4294967295"), "--capacity-blocks 20000, --sink-blocks 4294967295: "},
 		// These are found when something is bound.

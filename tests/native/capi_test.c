@@ -631,6 +631,29 @@ int main(void) {
     CHECK(status == KVC_STALE_HANDLE);
   }
 
+  PHASE("devices");
+  {
+    kvc_device_memory memory;
+    kvc_cuda_device gpu;
+    kvc_config other;
+    kvc_manager* none = NULL;
+    uint32_t devices = 0;
+    uint64_t pages = 0, id = 0;
+    void* handle = NULL;
+    kvc_status opened;
+    CHECK_OK(kvc_device_memory_get(m, &memory, &err));
+    kvc_config_init(&other);
+    other.device = KVC_DEVICE_CUDA;
+    CHECK(kvc_manager_create(&other, NULL, &none, &err) == KVC_NO_DEVICE); /* not opened */
+    CHECK(kvc_cuda_stream_adopt(m, NULL, &id, &err) == KVC_INVALID_ARGUMENT);
+    CHECK(kvc_cuda_stream_get(m, 0, &handle, &err) == KVC_INVALID_ARGUMENT);
+    /* Whether there is a GPU here or not, it is said in words. */
+    opened = kvc_cuda_open(&devices, &err);
+    CHECK(opened == KVC_OK ? devices > 0 : opened == KVC_NO_DEVICE && err.message[0] != '\0');
+    CHECK(kvc_cuda_device_get(0, &gpu, &err) == opened);
+    CHECK(kvc_cuda_budget(0, 4096, 0, 2.0, &pages, &err) != KVC_OK);
+  }
+
   PHASE("end of the stream");
   CHECK_OK(kvc_manager_destroy(m, &err));
   {

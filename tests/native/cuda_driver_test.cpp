@@ -49,7 +49,7 @@ Outcome Probe(const std::string& folder, const std::string& options, const std::
 void ExpectFault(const Outcome& outcome, Fault fault, int code, const char* cure) {
   EXPECT_EQ(outcome.status, 0) << outcome.text;
   const std::string head = "fault=" + std::to_string(static_cast<int>(fault)) +
-                           " status=" + std::to_string(KVC_DEVICE_ERROR) +
+                           " status=" + std::to_string(KVC_NO_DEVICE) +
                            " code=" + std::to_string(code);
   EXPECT_EQ(outcome.text.rfind(head, 0), 0u) << outcome.text;
   EXPECT_NE(outcome.text.find(cure), std::string::npos) << outcome.text;

@@ -87,7 +87,10 @@ enum {
   /* kvc_manager_check found a broken invariant; the message names it. */
   KVC_CORRUPT = 10,
   /* A defect in the library. */
-  KVC_INTERNAL = 11
+  KVC_INTERNAL = 11,
+  /* There is no such device, or no driver that can be used; the message says why
+   * and what helps. */
+  KVC_NO_DEVICE = 12
 };
 
 /* Caller-owned. Filled when a call does not return KVC_OK, and with the story of
@@ -268,12 +271,18 @@ KVC_API kvc_status kvc_stream_stats_get(const kvc_stream* stream, kvc_stream_sta
 /* ----------------------------------------------------------------- manager */
 
 typedef uint32_t kvc_device_kind;
-enum { KVC_DEVICE_HOST = 0 };
+enum {
+  KVC_DEVICE_HOST = 0,
+  KVC_DEVICE_CUDA = 1 /* after kvc_cuda_open */
+};
 
 enum {
   /* Host device: freed pages are filled with a pattern and checked before they
    * are handed out again, so that a late write shows. */
-  KVC_CONFIG_POISON = 1u
+  KVC_CONFIG_POISON = 1u,
+  /* CUDA: the context that is current on the thread that creates the manager, and
+   * that outlives it, instead of the primary one of device_ordinal. */
+  KVC_CONFIG_CALLERS_CONTEXT = 2u
 };
 
 /* Which of the blocks of one priority goes first. */
@@ -288,7 +297,7 @@ enum {
 
 typedef struct kvc_config {
   uint32_t struct_size;
-  uint32_t flags;                /* KVC_CONFIG_POISON */
+  uint32_t flags;                /* KVC_CONFIG_* */
   kvc_device_kind device;        /* default KVC_DEVICE_HOST */
   uint32_t tokens_per_block;     /* 1..4096; default 16 */
   uint32_t capacity_blocks;      /* pages in the pool, 1..2^27; default 20000 */
@@ -306,7 +315,7 @@ typedef struct kvc_config {
                                     0 = a quarter of capacity_blocks (default) */
   uint32_t lrfu_ghosts;          /* KVC_POLICY_LRFU: blocks to remember that went, 8 bytes each;
                                     0 = as many as capacity_blocks (default) */
-  uint32_t reserved;
+  uint32_t device_ordinal;       /* which of the device's kind; default 0 */
 } kvc_config;
 
 typedef struct kvc_manager kvc_manager;
@@ -940,6 +949,69 @@ KVC_API kvc_status kvc_host_advance(kvc_manager* manager, uint64_t device_stream
 /* Reads `size` bytes of a page at `offset`, without ordering against queued work. */
 KVC_API kvc_status kvc_host_read(kvc_manager* manager, uint32_t page, uint64_t offset,
                                  uint64_t size, uint8_t* out, kvc_error* error) KVC_NOEXCEPT;
+
+/* The pool's memory as kernels address it: page p is at base + p * page_bytes.
+ * base is 0 when the manager keeps the books only (kvc_config.page_bytes 0). */
+typedef struct kvc_device_memory {
+  uint64_t base;
+  uint64_t bytes;
+  uint64_t page_bytes;
+} kvc_device_memory;
+KVC_API kvc_status kvc_device_memory_get(kvc_manager* manager, kvc_device_memory* out,
+                                         kvc_error* error) KVC_NOEXCEPT;
+
+/* -------------------------------------------------------------------- CUDA */
+
+/*
+ * GPUs are used through the CUDA driver (libcuda.so.1, CUDA 11.8 or later, compute
+ * capability 8.0 or later), which is looked for at run time, by the first of these
+ * calls; before it nothing of CUDA happens. What a driver call needs current on a
+ * thread is made current for it and taken back, so the caller's context stays.
+ * Calls that only keep the books make no driver call. After a fork the child cannot
+ * use what the parent has opened: KVC_NO_DEVICE. After an error of the device itself
+ * (a kernel that faulted) every call that
+ * is not for giving back or telling is KVC_DEVICE_ERROR.
+ *
+ * On a stream of a CUDA manager fences are never known to be reached when they are
+ * asked for: others may have queued work there. A stream that is being captured into
+ * a graph is KVC_BAD_STATE to adopt; what is noted for a stream that is captured
+ * later is done after the capture, and its fences are reached then.
+ */
+
+/* Opens the driver, once for the process, and makes KVC_DEVICE_CUDA known to
+ * kvc_manager_create. *devices, unless NULL, is the number of GPUs that the process
+ * sees, at least 1. KVC_NO_DEVICE: no driver, or none that can be used. */
+KVC_API kvc_status kvc_cuda_open(uint32_t* devices, kvc_error* error) KVC_NOEXCEPT;
+
+typedef struct kvc_cuda_device {
+  uint64_t total_bytes;
+  uint64_t free_bytes;     /* as the driver says at this moment */
+  uint32_t driver_version; /* 1000 x major + 10 x minor of the CUDA release it supports */
+  uint32_t capability;     /* 10 x major + minor */
+  uint32_t multiprocessors;
+  uint32_t virtual_memory; /* 1 = memory can be mapped chunk by chunk */
+  uint32_t batch_copies;   /* 1 = many copies in one call */
+  uint32_t reserved;
+  char name[96]; /* NUL-terminated */
+} kvc_cuda_device;
+/* Opens the driver too. KVC_INVALID_ARGUMENT when there is no such ordinal. */
+KVC_API kvc_status kvc_cuda_device_get(uint32_t ordinal, kvc_cuda_device* out,
+                                       kvc_error* error) KVC_NOEXCEPT;
+/* The pages that `bytes` of a GPU's memory hold, or a fraction in (0, 1] of what is
+ * free there at this moment; the other of the two is 0. INVALID_ARGUMENT when that
+ * buys no page, OUT_OF_MEMORY when it is more than is free. Opens the driver too. */
+KVC_API kvc_status kvc_cuda_budget(uint32_t ordinal, uint64_t page_bytes, uint64_t bytes,
+                                   double free_fraction, uint64_t* pages,
+                                   kvc_error* error) KVC_NOEXCEPT;
+
+/* A device stream on the caller's CUstream (a cudaStream_t is the same), which must
+ * live until kvc_device_stream_destroy and until its fences have been reached. NULL is
+ * the legacy NULL stream. INVALID_ARGUMENT for a stream of another context. */
+KVC_API kvc_status kvc_cuda_stream_adopt(kvc_manager* manager, void* cuda_stream, uint64_t* out,
+                                         kvc_error* error) KVC_NOEXCEPT;
+/* The CUstream of a device stream, on which the caller launches its kernels. */
+KVC_API kvc_status kvc_cuda_stream_get(kvc_manager* manager, uint64_t device_stream,
+                                       void** cuda_stream, kvc_error* error) KVC_NOEXCEPT;
 
 /* ---------------------------------------------------------------- geometry */
 

@@ -1,0 +1,83 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A GPU as a device of the core.
+#ifndef KVCAST_CUDA_SRC_CUDA_DEVICE_H_
+#define KVCAST_CUDA_SRC_CUDA_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "cuda/src/cuda_tables.h"
+#include "cuda/src/pool_memory.h"
+#include "cuda/src/stream_table.h"
+#include "native/src/device.h"
+
+namespace kvcast::cuda {
+
+// What the core calls under its lock only takes notes (StreamTable); EndCall, at the
+// end of each call of the ABI, hands them to the driver.
+class CudaDevice final : public Device {
+ public:
+  // The driver has been opened. Throws Error: the config, the memory, the driver.
+  CudaDevice(const DriverApi& api, const kvc_config& config);
+
+  void BeginCall() noexcept override;
+  void EndCall() noexcept override;
+  void RequireUsable() const override;
+  DeviceMemory memory() const override;
+
+  uint32_t OpenStream() override { return streams_.Open(); }
+  uint32_t OpenStepStream() override { return streams_.OpenSteps(); }
+  bool IsStepStream(uint32_t slot) const override { return streams_.IsSteps(slot); }
+  void BeginStep(uint32_t slot, uint64_t step) override { streams_.BeginStep(slot, step); }
+  void EndStep(uint32_t slot, uint64_t step) override { streams_.EndStep(slot, step); }
+  void CloseStream(uint32_t slot) override { streams_.Close(slot); }
+  uint64_t Record(uint32_t slot) override { return streams_.Record(slot); }
+  bool Reached(uint32_t slot, uint64_t position) const override {
+    return streams_.Reached(slot, position);
+  }
+  uint64_t Submitted(uint32_t slot) const override { return streams_.Submitted(slot); }
+  uint32_t BusyStreams() const override { return streams_.BusyStreams(); }
+  uint64_t Progress() const override { return streams_.Progress(); }
+  void Wait(uint32_t slot, Fence fence) override { streams_.Wait(slot, fence); }
+
+  uint64_t OpenTable(uint32_t rows, uint32_t columns, int32_t absent, uint32_t staging,
+                     uint64_t* address) override {
+    return tables_.Open(rows, columns, absent, staging, address);
+  }
+  void CloseTable(uint64_t table) override { tables_.Close(table); }
+  void UpdateTable(uint32_t slot, uint64_t table, uint32_t count,
+                   const kvc_table_delta* deltas) override {
+    tables_.Update(slot, table, count, deltas);
+  }
+  void WriteTable(uint32_t slot, uint64_t table, const TableRows& rows) override {
+    tables_.Write(slot, table, rows);
+  }
+
+  // Poisoning would make each release a kernel: the host device does it.
+  void EnterPool(PageId) override {}
+  bool Intact(PageId) override { return true; }
+  bool poisons() const override { return false; }
+
+  // A slot on a stream of the caller's.
+  [[nodiscard]] uint32_t AdoptStream(StreamHandle stream) { return streams_.Adopt(stream); }
+  [[nodiscard]] StreamHandle stream(uint32_t slot) const { return streams_.handle(slot); }
+  [[nodiscard]] const DeviceContext& context() const { return context_; }
+
+ private:
+  static DeviceContext MakeContext(const DriverApi& api, const kvc_config& config);
+
+  // In the order in which they need each other.
+  DeviceContext context_;
+  EventPool events_;
+  std::unique_ptr<PoolMemory> memory_;  // null when the pool keeps the books only
+  uint64_t bytes_ = 0;
+  KernelImage kernels_;
+  StreamTable streams_;
+  CudaTables tables_;
+};
+
+}  // namespace kvcast::cuda
+
+#endif  // KVCAST_CUDA_SRC_CUDA_DEVICE_H_

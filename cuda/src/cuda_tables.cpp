@@ -1,0 +1,186 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cuda/src/cuda_tables.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace kvcast::cuda {
+
+namespace cuda_tables {
+
+constexpr uint32_t kMaxTables = 256;
+constexpr uint64_t kIndexMask = kMaxTables - 1;
+constexpr uint64_t kMaxEntries = uint64_t{1} << 32;  // of a table: 16 GiB
+
+static_assert(sizeof(kvc_table_delta) == sizeof(kernels::TableEntry));
+constexpr uint64_t kTriple = sizeof(kvc_table_delta) / sizeof(int32_t);
+
+}  // namespace cuda_tables
+
+CudaTables::CudaTables(const DeviceContext& context, EventPool& events, const KernelImage& kernels,
+                       StreamTable& streams)
+    : context_(context), events_(events), kernels_(kernels), streams_(streams) {}
+
+CudaTables::~CudaTables() {
+  for (const std::shared_ptr<Table>& table : tables_) {
+    if (table != nullptr) Free(*table);
+  }
+}
+
+void CudaTables::Free(Table& table) noexcept {
+  if (ForkedSinceOpen()) return;
+  try {
+    const ContextScope scope(context_);
+    context_.api().memory_free(table.memory);
+  } catch (const Error&) {
+    // The context is gone, and with it its memory.
+  }
+  table.memory = 0;
+}
+
+uint64_t CudaTables::Open(uint32_t rows, uint32_t columns, int32_t absent, uint32_t staging,
+                          uint64_t* address) {
+  if (rows == 0 || columns == 0 || uint64_t{rows} * columns > cuda_tables::kMaxEntries) {
+    throw Error(
+        KVC_INVALID_ARGUMENT,
+        "rows x columns is " + std::to_string(uint64_t{rows} * columns) + ", must be 1 to 2^32");
+  }
+  if (staging == 0) throw Error(KVC_INVALID_ARGUMENT, "staging is 0, must be at least 1");
+  const DriverApi& api = context_.api();
+  auto made = std::make_shared<Table>();
+  made->rows = rows;
+  made->columns = columns;
+  made->ring = std::make_unique<PinnedRing>(context_, events_, uint64_t{staging} * sizeof(int32_t));
+  const ContextScope scope(context_);
+  const uint64_t entries = uint64_t{rows} * columns;
+  StreamHandle stream = nullptr;
+  KVCAST_CUDA(api, stream_create, &stream, kStreamNonBlocking);
+  try {
+    KVCAST_CUDA(api, memory_alloc, &made->memory, entries * sizeof(int32_t));
+    KVCAST_CUDA(api, fill_words, made->memory, static_cast<unsigned>(absent), entries, stream);
+    KVCAST_CUDA(api, stream_synchronize, stream);
+    std::lock_guard<std::mutex> lock(mutex_);
+    size_t index = 0;
+    while (index < tables_.size() && tables_[index] != nullptr) ++index;
+    if (index == cuda_tables::kMaxTables) {
+      throw Error(KVC_NOT_NOW, "256 device tables are open; destroy one");
+    }
+    if (index == tables_.size()) tables_.emplace_back();
+    made->id = next_generation_++ * cuda_tables::kMaxTables + index;
+    tables_[index] = made;
+  } catch (...) {
+    api.stream_destroy(stream);
+    if (made->memory != 0) Free(*made);
+    throw;
+  }
+  api.stream_destroy(stream);
+  *address = made->memory;
+  return made->id;
+}
+
+std::shared_ptr<CudaTables::Table> CudaTables::Find(uint64_t id) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const uint64_t index = id & cuda_tables::kIndexMask;
+  if (index >= tables_.size() || tables_[index] == nullptr || tables_[index]->id != id) {
+    throw Error(KVC_STALE_HANDLE, "the device table is not open (destroyed, or never was)");
+  }
+  return tables_[index];
+}
+
+void CudaTables::Close(uint64_t id) {
+  const std::shared_ptr<Table> table = Find(id);
+  // On a broken device nothing runs any more.
+  const bool alive = streams_.broken() == nullptr;
+  if (alive) table->ring->Poll();
+  if (alive && table->ring->in_flight() != 0) {
+    throw Error(KVC_BUSY, "uploads to the device table have not been executed");
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    tables_[id & cuda_tables::kIndexMask].reset();
+  }
+  Free(*table);
+}
+
+PinnedRing::Space CudaTables::Stage(Table& table, uint32_t slot, uint64_t entries) const {
+  if (slot == 0) {
+    throw Error(KVC_INVALID_ARGUMENT,
+                "an upload to a CUDA device needs a device stream: the host has no order with its "
+                "kernels");
+  }
+  const uint64_t bytes = entries * sizeof(int32_t);
+  if (bytes > table.ring->size()) {
+    throw Error(KVC_NEVER_FITS, "the upload takes " + std::to_string(entries) +
+                                    " int32s of staging and the table has " +
+                                    std::to_string(table.ring->size() / sizeof(int32_t)) +
+                                    "; split it");
+  }
+  const PinnedRing::Space space = table.ring->Take(bytes);
+  if (space.host == nullptr) {
+    throw Error(KVC_NOT_NOW, "the table's staging is full; retry when fences have been reached");
+  }
+  return space;
+}
+
+void CudaTables::Update(uint32_t slot, uint64_t id, uint32_t count, const kvc_table_delta* deltas) {
+  const std::shared_ptr<Table> table = Find(id);
+  for (uint32_t i = 0; i < count; ++i) {
+    if (deltas[i].row >= table->rows || deltas[i].column >= table->columns) {
+      throw Error(KVC_INVALID_ARGUMENT, "deltas[" + std::to_string(i) + "] is outside the table");
+    }
+  }
+  if (count == 0) return;
+  const PinnedRing::Space space = Stage(*table, slot, count * cuda_tables::kTriple);
+  // The kernel writes in any order: of two triples for one cell the later one counts.
+  auto* entries = static_cast<kernels::TableEntry*>(space.host);
+  std::memcpy(entries, deltas, count * sizeof *deltas);
+  std::stable_sort(entries, entries + count, [](const auto& a, const auto& b) {
+    return a.row != b.row ? a.row < b.row : a.column < b.column;
+  });
+  uint32_t kept = 0;
+  for (uint32_t i = 1; i < count; ++i) {
+    const bool same =
+        entries[i].row == entries[kept].row && entries[i].column == entries[kept].column;
+    entries[same ? kept : ++kept] = entries[i];
+  }
+  kernels::UpdateTableArgs args{};
+  args.table = table->memory;
+  args.row_stride = table->columns;
+  args.entries = space.device;
+  args.rows = table->rows;
+  args.columns = table->columns;
+  args.count = kept + 1;
+  streams_.Note(slot, [this, table, space, args](StreamHandle stream) {
+    kernels_.UpdateTable(stream, args);
+    table->ring->ReleaseAfter(space, stream);
+  });
+}
+
+void CudaTables::Write(uint32_t slot, uint64_t id, const TableRows& rows) {
+  const std::shared_ptr<Table> table = Find(id);
+  if (rows.first > table->rows || rows.count > table->rows - rows.first) {
+    throw Error(KVC_INVALID_ARGUMENT, "the rows are outside the table");
+  }
+  if (rows.stride < table->columns) {
+    throw Error(KVC_INVALID_ARGUMENT, "row_stride is less than the table's columns");
+  }
+  if (rows.count == 0) return;
+  const uint64_t columns = table->columns;
+  const PinnedRing::Space space = Stage(*table, slot, rows.count * columns);
+  auto* staged = static_cast<int32_t*>(space.host);
+  for (uint32_t i = 0; i < rows.count; ++i) {
+    std::memcpy(staged + i * columns, rows.entries + i * rows.stride, columns * sizeof(int32_t));
+  }
+  const DevicePtr to = table->memory + rows.first * columns * sizeof(int32_t);
+  const uint64_t bytes = rows.count * columns * sizeof(int32_t);
+  streams_.Note(slot, [this, table, space, to, bytes](StreamHandle stream) {
+    KVCAST_CUDA(context_.api(), copy_to_device, to, space.host, bytes, stream);
+    table->ring->ReleaseAfter(space, stream);
+  });
+}
+
+}  // namespace kvcast::cuda

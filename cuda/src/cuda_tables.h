@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Block tables in a GPU's memory.
+#ifndef KVCAST_CUDA_SRC_CUDA_TABLES_H_
+#define KVCAST_CUDA_SRC_CUDA_TABLES_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cuda/src/page_copier.h"
+#include "cuda/src/stream_table.h"
+#include "native/src/device.h"
+
+namespace kvcast::cuda {
+
+// What the core asks of a device's tables (native/src/device.h). The staging of a
+// table is a pinned ring of its own, which the kernel or the copy engine reads; an
+// upload is copied there when it is asked for and queued by StreamTable::Submit.
+class CudaTables {
+ public:
+  CudaTables(const DeviceContext& context, EventPool& events, const KernelImage& kernels,
+             StreamTable& streams);
+  // No work may use a table any more.
+  ~CudaTables();
+  CudaTables(const CudaTables&) = delete;
+  CudaTables& operator=(const CudaTables&) = delete;
+
+  // Calls the driver, and waits until the table has been filled.
+  uint64_t Open(uint32_t rows, uint32_t columns, int32_t absent, uint32_t staging,
+                uint64_t* address);
+  void Close(uint64_t id);
+  void Update(uint32_t slot, uint64_t id, uint32_t count, const kvc_table_delta* deltas);
+  void Write(uint32_t slot, uint64_t id, const TableRows& rows);
+
+ private:
+  struct Table {
+    uint64_t id = 0;
+    uint32_t rows = 0;
+    uint32_t columns = 0;
+    DevicePtr memory = 0;
+    std::unique_ptr<PinnedRing> ring;
+  };
+
+  [[nodiscard]] std::shared_ptr<Table> Find(uint64_t id) const;
+  [[nodiscard]] PinnedRing::Space Stage(Table& table, uint32_t slot, uint64_t entries) const;
+  void Free(Table& table) noexcept;
+
+  const DeviceContext& context_;
+  EventPool& events_;
+  const KernelImage& kernels_;
+  StreamTable& streams_;
+  mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<Table>> tables_;
+  uint64_t next_generation_ = 1;
+};
+
+}  // namespace kvcast::cuda
+
+#endif  // KVCAST_CUDA_SRC_CUDA_TABLES_H_

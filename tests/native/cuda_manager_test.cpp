@@ -1,0 +1,315 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The CUDA device behind the C ABI: the conformance suite that the host device and
+// GPUs run too, the caller's context, calls that must make no driver call, and
+// what happens when the device breaks.
+
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "kvcast/kvcast.h"
+#include "tests/gpu/conformance.h"
+#include "tests/native/cuda_support.h"
+
+namespace kvcast::cuda {
+namespace {
+
+using kvcast::testing::Backend;
+using kvcast::testing::Conformance;
+
+Backend HostBackend() {
+  Backend backend;
+  backend.pump = [](kvc_manager* manager) {
+    uint64_t executed = 0;
+    kvc_host_advance(manager, 0, 5, &executed, nullptr);
+  };
+  backend.read = [](uint64_t address, uint64_t count) {
+    const auto* at = reinterpret_cast<const int32_t*>(address);
+    return std::vector<int32_t>(at, at + count);
+  };
+  return backend;
+}
+
+// Reads device memory in a context of its own making, as an engine would.
+std::vector<int32_t> ReadDevice(uint64_t address, uint64_t count) {
+  const DriverApi& api = OpenDriver();
+  const DeviceContext context(api, 0);
+  const ContextScope scope(context);
+  KVCAST_CUDA(api, context_synchronize, );
+  std::vector<int32_t> out(count);
+  KVCAST_CUDA(api, copy_to_host, out.data(), address, count * sizeof(int32_t), nullptr);
+  KVCAST_CUDA(api, stream_synchronize, nullptr);
+  return out;
+}
+
+Backend CudaBackend() {
+  Backend backend;
+  backend.device = KVC_DEVICE_CUDA;
+  backend.read = ReadDevice;
+  return backend;
+}
+
+TEST(Conformance, HostDevice) {
+  const Backend backend = HostBackend();
+  EXPECT_EQ(Conformance(backend, TestSeed()).Run(), "");
+}
+
+class CudaManager : public CudaTest {
+ protected:
+  void SetUp() override {
+    CudaTest::SetUp();
+    ASSERT_EQ(kvc_cuda_open(nullptr, &error_), KVC_OK) << error_.message;
+  }
+  void TearDown() override {
+    EXPECT_EQ(kvc_manager_destroy(manager_, &error_), KVC_OK) << error_.message;
+    CudaTest::TearDown();
+  }
+  void Open(uint32_t flags = 0, uint64_t page_bytes = 4096) {
+    kvc_config_init(&config_);
+    config_.device = KVC_DEVICE_CUDA;
+    config_.flags = flags;
+    config_.capacity_blocks = 32;
+    config_.page_bytes = page_bytes;
+    config_.seed = 1;
+    ASSERT_EQ(kvc_manager_create(&config_, nullptr, &manager_, &error_), KVC_OK) << error_.message;
+  }
+  // A sequence with one full block, on a stream.
+  uint64_t Sequence(uint64_t stream, uint32_t first) {
+    std::vector<uint32_t> tokens(16);
+    for (uint32_t i = 0; i < 16; ++i) tokens[i] = first + i;
+    kvc_prompt prompt{};
+    prompt.token_count = tokens.size();
+    prompt.device_stream = stream;
+    prompt.scope = KVC_NO_SCOPE;
+    kvc_create_result made{};
+    EXPECT_EQ(kvc_sequences_create(manager_, 1, &prompt, tokens.data(), 16, nullptr, 0, nullptr, 0,
+                                   &made, &error_),
+              KVC_OK);
+    EXPECT_EQ(made.status, KVC_OK);
+    kvc_grow_item grow{};
+    grow.sequence = made.sequence;
+    grow.capacity_tokens = 16;
+    kvc_grow_result grown{};
+    EXPECT_EQ(kvc_sequences_grow(manager_, 1, &grow, &grown, nullptr, 0, nullptr, &error_), KVC_OK);
+    EXPECT_EQ(grown.status, KVC_OK);
+    kvc_commit_item commit{};
+    commit.sequence = made.sequence;
+    commit.token_count = 16;
+    kvc_commit_result committed{};
+    EXPECT_EQ(kvc_sequences_commit(manager_, 1, &commit, tokens.data(), 16, &committed, &error_),
+              KVC_OK);
+    return made.sequence;
+  }
+  kvc_status Release(uint64_t sequence) {
+    kvc_status result = KVC_OK;
+    const kvc_status status = kvc_sequences_release(manager_, 1, &sequence, &result, &error_);
+    return status != KVC_OK ? status : result;
+  }
+
+  kvc_error error_{};
+  kvc_config config_{};
+  kvc_manager* manager_ = nullptr;
+};
+
+TEST_F(CudaManager, Conforms) {
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + 4; ++seed) {
+    options_.seed = seed;
+    Restart();
+    const Backend backend = CudaBackend();
+    EXPECT_EQ(Conformance(backend, seed).Run(), "") << "seed " << seed;
+  }
+}
+
+TEST_F(CudaManager, ConformsWhenTheDriversQueueIsShort) {
+  options_.queue_depth = 3;
+  Restart();
+  const Backend backend = CudaBackend();
+  EXPECT_EQ(Conformance(backend, TestSeed()).Run(), "");
+  EXPECT_GT(fakecuda_blocked(), 0u);
+}
+
+// After each call the caller has the context that they had, and nothing more.
+TEST_F(CudaManager, LeavesTheCallersContextCurrent) {
+  void* const theirs = fakecuda_context_create(0);
+  void* const other = fakecuda_context_create(0);
+  for (const uint32_t flags : {0u, uint32_t{KVC_CONFIG_CALLERS_CONTEXT}}) {
+    fakecuda_context_push(other);
+    fakecuda_context_push(theirs);
+    Backend backend = CudaBackend();
+    backend.flags = flags;
+    backend.read = [&](uint64_t address, uint64_t count) {
+      const DriverApi& api = OpenDriver();
+      // The memory is of whichever context the manager works in.
+      if (flags == 0) return ReadDevice(address, count);
+      KVCAST_CUDA(api, context_synchronize, );
+      std::vector<int32_t> out(count);
+      KVCAST_CUDA(api, copy_to_host, out.data(), address, count * sizeof(int32_t), nullptr);
+      KVCAST_CUDA(api, stream_synchronize, nullptr);
+      return out;
+    };
+    backend.after_call = [&]() -> std::string {
+      return fakecuda_context_current() == theirs && fakecuda_context_depth() == 2
+                 ? ""
+                 : "the caller's context has changed";
+    };
+    EXPECT_EQ(Conformance(backend, TestSeed()).Run(), "") << "flags " << flags;
+    EXPECT_EQ(fakecuda_context_pop(), theirs);
+    EXPECT_EQ(fakecuda_context_pop(), other);
+  }
+  fakecuda_context_destroy(theirs);
+  fakecuda_context_destroy(other);
+}
+
+TEST_F(CudaManager, KeepingTheBooksMakesNoDriverCall) {
+  Open();
+  uint64_t stream = 0;
+  ASSERT_EQ(kvc_device_stream_create(manager_, &stream, &error_), KVC_OK);
+  fakecuda_clear_log();
+  for (int round = 0; round < 20; ++round) {
+    EXPECT_EQ(Release(Sequence(0, 100)), KVC_OK);
+    kvc_stats stats;
+    kvc_stats_init(&stats);
+    EXPECT_EQ(kvc_manager_stats_get(manager_, &stats, &error_), KVC_OK);
+    EXPECT_EQ(kvc_manager_check(manager_, &error_), KVC_OK);
+    EXPECT_EQ(kvc_manager_reset(manager_, &error_), KVC_OK);
+  }
+  EXPECT_EQ(fakecuda_calls(nullptr), 0u);
+  EXPECT_EQ(Release(Sequence(stream, 100)), KVC_OK);
+  EXPECT_GT(fakecuda_calls("cuEventRecord"), 0u) << "a fence is the device's";
+}
+
+TEST_F(CudaManager, WorksOnTheCallersStream) {
+  void* const theirs = fakecuda_context_create(0);
+  void* const cuda_stream = fakecuda_stream_create(theirs, 0);
+  fakecuda_context_push(theirs);
+  Open(KVC_CONFIG_CALLERS_CONTEXT);
+  uint64_t stream = 0;
+  ASSERT_EQ(kvc_cuda_stream_adopt(manager_, cuda_stream, &stream, &error_), KVC_OK)
+      << error_.message;
+  void* told = nullptr;
+  EXPECT_EQ(kvc_cuda_stream_get(manager_, stream, &told, &error_), KVC_OK);
+  EXPECT_EQ(told, cuda_stream);
+  EXPECT_EQ(Release(Sequence(stream, 7)), KVC_OK);
+  fakecuda_stream_capture(cuda_stream, 1);
+  uint64_t again = 0;
+  EXPECT_EQ(kvc_cuda_stream_adopt(manager_, cuda_stream, &again, &error_), KVC_BAD_STATE);
+  fakecuda_stream_capture(cuda_stream, 0);
+  EXPECT_EQ(kvc_device_stream_destroy(manager_, stream, &error_), KVC_OK);
+  EXPECT_EQ(kvc_manager_destroy(manager_, &error_), KVC_OK);
+  manager_ = nullptr;
+  EXPECT_EQ(fakecuda_context_pop(), theirs);
+  fakecuda_context_destroy(theirs);
+}
+
+TEST_F(CudaManager, ABrokenDeviceIsAnErrorThatStaysAndCanBeCleanedUp) {
+  Open();
+  uint64_t stream = 0;
+  ASSERT_EQ(kvc_device_stream_create(manager_, &stream, &error_), KVC_OK);
+  const uint64_t sequence = Sequence(stream, 7);
+  fakecuda_break(0, kErrorIllegalAddress);
+  // It is noticed when the driver is next asked: the release of a sequence asks.
+  EXPECT_EQ(Release(sequence), KVC_OK);
+  for (int i = 0; i < 3; ++i) {
+    uint64_t another = 0;
+    EXPECT_EQ(kvc_device_stream_create(manager_, &another, &error_), KVC_DEVICE_ERROR);
+    EXPECT_EQ(error_.system_code, kErrorIllegalAddress);
+    EXPECT_NE(std::strstr(error_.message, "CUDA_ERROR_ILLEGAL_ADDRESS (700)"), nullptr)
+        << error_.message;
+  }
+  kvc_stats stats;
+  kvc_stats_init(&stats);
+  EXPECT_EQ(kvc_manager_stats_get(manager_, &stats, &error_), KVC_OK);
+  EXPECT_EQ(kvc_manager_check(manager_, &error_), KVC_OK);
+}
+
+TEST_F(CudaManager, WhatCannotBeIsRefused) {
+  kvc_config config;
+  kvc_config_init(&config);
+  config.device = KVC_DEVICE_CUDA;
+  config.capacity_blocks = 32;
+  kvc_manager* manager = nullptr;
+  config.device_ordinal = 1;
+  EXPECT_EQ(kvc_manager_create(&config, nullptr, &manager, &error_), KVC_INVALID_ARGUMENT);
+  config.device_ordinal = 0;
+  config.flags = KVC_CONFIG_POISON;
+  EXPECT_EQ(kvc_manager_create(&config, nullptr, &manager, &error_), KVC_INVALID_ARGUMENT);
+  config.flags = KVC_CONFIG_CALLERS_CONTEXT;
+  EXPECT_EQ(kvc_manager_create(&config, nullptr, &manager, &error_), KVC_INVALID_ARGUMENT)
+      << "no context is current";
+  config.flags = 0;
+  config.page_bytes = uint64_t{1} << 30;
+  EXPECT_EQ(kvc_manager_create(&config, nullptr, &manager, &error_), KVC_OUT_OF_MEMORY);
+  Open();
+  uint64_t executed = 0;
+  EXPECT_EQ(kvc_host_advance(manager_, 0, 1, &executed, &error_), KVC_INVALID_ARGUMENT);
+  uint8_t byte = 0;
+  EXPECT_EQ(kvc_host_read(manager_, 0, 0, 1, &byte, &error_), KVC_INVALID_ARGUMENT);
+  uint64_t table = 0;
+  uint64_t address = 0;
+  ASSERT_EQ(kvc_device_table_create(manager_, 1, 8, -1, 8, &table, &address, &error_), KVC_OK);
+  const kvc_table_delta delta{0, 0, 1};
+  EXPECT_EQ(kvc_device_table_update(manager_, table, 0, 1, &delta, &error_), KVC_INVALID_ARGUMENT)
+      << "the host has no order with kernels";
+  EXPECT_EQ(kvc_device_table_destroy(manager_, table, &error_), KVC_OK);
+}
+
+TEST_F(CudaManager, TellsOfTheDeviceAndItsBudget) {
+  kvc_cuda_device device{};
+  ASSERT_EQ(kvc_cuda_device_get(0, &device, &error_), KVC_OK);
+  EXPECT_STREQ(device.name, "fake CUDA device");
+  EXPECT_EQ(device.total_bytes, options_.memory_bytes);
+  EXPECT_EQ(device.capability, 90u);
+  EXPECT_EQ(device.virtual_memory, 1u);
+  EXPECT_EQ(kvc_cuda_device_get(1, &device, &error_), KVC_INVALID_ARGUMENT);
+  uint64_t pages = 0;
+  EXPECT_EQ(kvc_cuda_budget(0, 1 << 20, 0, 0.5, &pages, &error_), KVC_OK);
+  EXPECT_EQ(pages, (options_.memory_bytes >> 20) / 2);
+  EXPECT_EQ(kvc_cuda_budget(0, 1 << 20, 7 << 20, 0, &pages, &error_), KVC_OK);
+  EXPECT_EQ(pages, 7u);
+  EXPECT_EQ(kvc_cuda_budget(0, 1 << 20, 1, 0, &pages, &error_), KVC_INVALID_ARGUMENT);
+}
+
+TEST_F(CudaManager, AFailureOfEachCallLeavesAManagerThatChecksOrNone) {
+  int struck = 0;
+  bool more = true;
+  for (uint64_t n = 1; more; ++n) {
+    SCOPED_TRACE("call " + std::to_string(n));
+    Restart();
+    kvc_config_init(&config_);
+    config_.device = KVC_DEVICE_CUDA;
+    config_.capacity_blocks = 8;
+    config_.page_bytes = 4096;
+    fakecuda_inject(nullptr, n, kErrorUnknown);
+    manager_ = nullptr;
+    kvc_status status = kvc_manager_create(&config_, nullptr, &manager_, &error_);
+    if (status == KVC_OK) {
+      uint64_t stream = 0;
+      status = kvc_device_stream_create(manager_, &stream, &error_);
+      if (status == KVC_OK) {
+        uint64_t table = 0;
+        uint64_t address = 0;
+        status = kvc_device_table_create(manager_, 2, 8, -1, 8, &table, &address, &error_);
+        if (status == KVC_OK) {
+          const kvc_table_delta delta{0, 0, 1};
+          status = kvc_device_table_update(manager_, table, stream, 1, &delta, &error_);
+        }
+      }
+      while (fakecuda_context_depth() > 0) fakecuda_context_pop();
+      EXPECT_EQ(kvc_manager_check(manager_, &error_), KVC_OK);
+    }
+    while (fakecuda_context_depth() > 0) fakecuda_context_pop();
+    more = fakecuda_injected() != 0;
+    struck += status != KVC_OK ? 1 : 0;
+    fakecuda_inject(nullptr, 0, 0);
+    EXPECT_EQ(kvc_manager_destroy(manager_, &error_), KVC_OK);
+    manager_ = nullptr;
+    ASSERT_LT(n, 300u);
+  }
+  EXPECT_GT(struck, 25);
+  Restart();
+}
+
+}  // namespace
+}  // namespace kvcast::cuda
