@@ -95,7 +95,8 @@ var constructors = []struct {
 			"TokensPerBlock": {-1, 4097, math.MaxInt}, "CapacityBlocks": {-1, 1<<27 + 1, math.MaxInt},
 			"MaxSequences": {-1, 1<<20 + 1, math.MaxInt}, "ResumeGatePermille": {-1, 1001, math.MaxInt},
 			"PageBytes": {uint64(3), uint64(1 << 63), uint64(math.MaxUint64 - 7)},
-			"Seed":      nil, "Poison": nil, "Stream": {new(bindings.Stream)},
+			"Device":    {bindings.DeviceKind(2)}, "DeviceOrdinal": {-1, 1, math.MaxInt}, "CallersContext": {true},
+			"Seed": nil, "Poison": nil, "Stream": {new(bindings.Stream)},
 		}},
 	{bindings.StreamConfig{}, func(c any) error { _, err := bindings.NewStream(c.(bindings.StreamConfig)); return err },
 		map[string][]any{

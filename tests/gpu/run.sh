@@ -1,0 +1,86 @@
+#!/bin/sh
+# SPDX-FileCopyrightText: The kvcast authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# Proves and measures the CUDA device on the GPU of this machine, in under eight minutes: builds with the CUDA, CMake and
+# C++ compiler found here (no Go, no GoogleTest, no network), runs gpu_check, then short cases under compute-sanitizer
+# where there is one. A table comes last; the details go to $OUT.
+#
+# Environment:
+#   OUT        folder for the details (default build/gpu/out)
+#   LARGE_GIB  size of the pool with offsets beyond 2^32 (default 20)
+#   SEED       of all random choices (default 1)
+#
+# Exit status: 0 all is well, 1 a check failed, 2 there is no GPU or no way to build.
+
+set -u
+cd "$(dirname -- "$0")/../.."
+OUT=${OUT:-build/gpu/out}
+mkdir -p "$OUT"
+table=$OUT/table.txt
+: >"$table"
+failed=0
+
+# step NAME SECONDS COMMAND...: runs it with its output in $OUT/NAME.log and notes how it went.
+step() {
+  name=$1
+  limit=$2
+  shift 2
+  began=$(date +%s)
+  if timeout "$limit" "$@" >"$OUT/$name.log" 2>&1; then
+    how=ok
+  else
+    how="FAILED ($?)"
+    failed=1
+  fi
+  printf '%-22s %-12s %4d s\n' "$name" "$how" "$(($(date +%s) - began))" | tee -a "$table"
+}
+skip() { printf '%-22s skipped: %s\n' "$1" "$2" | tee -a "$table"; }
+
+PATH=$PATH:/usr/local/cuda/bin
+for tool in cmake g++ nvcc; do
+  command -v "$tool" >/dev/null || {
+    echo "tests/gpu/run.sh: $tool is missing" >&2
+    exit 2
+  }
+done
+nvidia-smi --query-gpu=name,driver_version,memory.total,pcie.link.gen.current,pcie.link.width.current \
+  --format=csv,noheader >"$OUT/card.txt" 2>&1 || echo "nvidia-smi: no answer" >"$OUT/card.txt"
+
+step configure 60 cmake -S . -B build/gpu -DCMAKE_BUILD_TYPE=Release -DKVC_BUILD_TESTS=OFF \
+  -DKVC_BUILD_GPU_CHECK=ON -DKVC_CUDA_FATBIN=ON
+step build 180 cmake --build build/gpu --target gpu_check --parallel "$(nproc)"
+check=build/gpu/tests/gpu/gpu_check
+[ -x "$check" ] || {
+  tail -n 20 "$OUT/build.log" >&2
+  exit 2
+}
+"$check" >"$OUT/device.txt" 2>&1 || {
+  cat "$OUT/device.txt" >&2
+  exit 2
+}
+header=$(dirname -- "$(command -v nvcc)")/../include
+if [ -e "$header/cudaTypedefs.h" ]; then
+  step prototypes 60 g++ -std=c++17 -fsyntax-only -I. -isystem "$header" -DKVC_REQUIRE_CUDA_HEADER \
+    tests/gpu/header_check.cpp
+else
+  skip prototypes "no cudaTypedefs.h beside nvcc"
+fi
+for name in conformance copies stamps large elastic; do
+  step "$name" 90 "$check" --seed "${SEED:-1}" --large-gib "${LARGE_GIB:-20}" "$name"
+done
+if command -v compute-sanitizer >/dev/null; then
+  step memcheck 90 compute-sanitizer --tool memcheck --error-exitcode 9 "$check" --quick copies stamps
+  step racecheck 90 compute-sanitizer --tool racecheck --error-exitcode 9 "$check" --quick copies
+else
+  skip memcheck "no compute-sanitizer"
+  skip racecheck "no compute-sanitizer"
+fi
+step bench 90 "$check" --seed "${SEED:-1}" bench
+
+echo
+cat "$OUT/card.txt" "$OUT/device.txt"
+grep '^  ' "$OUT/bench.log"
+echo
+cat "$table"
+exit "$failed"
