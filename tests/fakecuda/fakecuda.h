@@ -66,6 +66,8 @@ uint64_t fakecuda_blocked();
 // Misuse that a real driver would punish at random: count, and the first one in words.
 uint64_t fakecuda_violations();
 const char* fakecuda_first_violation();
+// Forgets them: for tests that misuse it on purpose.
+void fakecuda_forgive();
 fakecuda_live fakecuda_live_objects();
 // Contexts of the calling program, not primary ones.
 void* fakecuda_context_create(int device);

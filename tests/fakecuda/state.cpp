@@ -257,6 +257,13 @@ const char* fakecuda_first_violation() {
   return world.first_violation.c_str();
 }
 
+void fakecuda_forgive() {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  world.violations = 0;
+  world.first_violation.clear();
+}
+
 fakecuda_live fakecuda_live_objects() {
   World& world = TheWorld();
   Lock lock(world.mutex);

@@ -26,7 +26,7 @@
 namespace kvcast {
 
 struct ManagerPeer {
-  static HostDevice& Device(Manager& m) { return m.device_; }
+  static HostDevice& Device(Manager& m) { return m.Host(); }
   static uint32_t Slot(const Manager& m, uint64_t stream) { return m.SlotOf(stream); }
 };
 

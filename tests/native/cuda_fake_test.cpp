@@ -1,0 +1,291 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The fake driver itself: what a real driver does to those who misuse it, it must
+// do or report, else tests that run on it prove nothing.
+
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "tests/native/cuda_support.h"
+
+namespace kvcast::cuda {
+namespace {
+
+class FakeCuda : public CudaTest {
+ protected:
+  void Open() {
+    context_ = std::make_unique<DeviceContext>(OpenDriver(), 0);
+    scope_ = std::make_unique<ContextScope>(*context_);
+    ASSERT_EQ(api_.stream_create(&a_, kStreamNonBlocking), kSuccess);
+    ASSERT_EQ(api_.stream_create(&b_, kStreamNonBlocking), kSuccess);
+    ASSERT_EQ(api_.memory_alloc(&memory_, kBytes), kSuccess);
+  }
+  void TearDown() override {
+    fakecuda_hold(0);
+    if (scope_ != nullptr) {
+      api_.stream_destroy(a_);
+      api_.stream_destroy(b_);
+      if (memory_ != 0) api_.memory_free(memory_);
+      scope_.reset();
+      context_.reset();
+    }
+    CudaTest::TearDown();
+  }
+  // Misuse that this test commits on purpose: the fixture must not see it.
+  void ExpectViolation(const char* what) {
+    EXPECT_GT(fakecuda_violations(), 0u);
+    EXPECT_NE(std::strstr(fakecuda_first_violation(), what), nullptr) << fakecuda_first_violation();
+    fakecuda_forgive();
+  }
+
+  static constexpr size_t kBytes = 1 << 20;
+  const DriverApi& api_ = OpenDriver();
+  std::unique_ptr<DeviceContext> context_;
+  std::unique_ptr<ContextScope> scope_;
+  StreamHandle a_ = nullptr;
+  StreamHandle b_ = nullptr;
+  DevicePtr memory_ = 0;
+};
+
+TEST_F(FakeCuda, WorkIsDoneLaterInTheOrderOfItsStream) {
+  Open();
+  fakecuda_hold(1);
+  for (unsigned i = 1; i <= 20; ++i) ASSERT_EQ(api_.fill_words(memory_, i, 4, a_), kSuccess);
+  EXPECT_EQ(api_.stream_query(a_), kErrorNotReady);
+  EXPECT_EQ(fakecuda_executed(), 0u);
+  fakecuda_hold(0);
+  ASSERT_EQ(api_.stream_synchronize(a_), kSuccess);
+  EXPECT_EQ(api_.stream_query(a_), kSuccess);
+  unsigned word = 0;
+  ASSERT_EQ(api_.copy_to_host(&word, memory_, 4, a_), kSuccess);
+  EXPECT_EQ(word, 20u);
+}
+
+TEST_F(FakeCuda, StreamsRunInNoOrderOfTheirOwn) {
+  Open();
+  // Which of two streams writes last is drawn: over many rounds both do.
+  int last[2] = {};
+  for (int round = 0; round < 200; ++round) {
+    ASSERT_EQ(api_.fill_words(memory_, 1, 1024, a_), kSuccess);
+    ASSERT_EQ(api_.fill_words(memory_, 2, 1024, b_), kSuccess);
+    ASSERT_EQ(api_.context_synchronize(), kSuccess);
+    unsigned word = 0;
+    ASSERT_EQ(api_.copy_to_host(&word, memory_, 4, a_), kSuccess);
+    ++last[word - 1];
+  }
+  EXPECT_GT(last[0], 5);
+  EXPECT_GT(last[1], 5);
+}
+
+TEST_F(FakeCuda, EventsBindWhenTheyAreRecordedAndWaitedFor) {
+  Open();
+  EventHandle event = nullptr;
+  ASSERT_EQ(api_.event_create(&event, kEventDisableTiming), kSuccess);
+  EXPECT_EQ(api_.event_query(event), kSuccess) << "never recorded is complete";
+  EXPECT_EQ(api_.stream_wait_event(a_, event, 0), kSuccess);
+  ASSERT_EQ(api_.stream_synchronize(a_), kSuccess) << "and nothing to wait for";
+  fakecuda_hold(1);
+  ASSERT_EQ(api_.fill_words(memory_, 1, 1, a_), kSuccess);
+  ASSERT_EQ(api_.event_record(event, a_), kSuccess);
+  ASSERT_EQ(api_.stream_wait_event(b_, event, 0), kSuccess);
+  EXPECT_EQ(api_.event_query(event), kErrorNotReady);
+  // Recorded again, behind more work: who waited before waits for the first record.
+  ASSERT_EQ(api_.event_record(event, b_), kSuccess);
+  fakecuda_hold(0);
+  ASSERT_EQ(api_.event_synchronize(event), kSuccess);
+  ASSERT_EQ(api_.event_destroy(event), kSuccess);
+  EXPECT_EQ(api_.event_query(event), kErrorInvalidHandle);
+}
+
+TEST_F(FakeCuda, TheNullStreamAndBlockingStreamsWaitForEachOther) {
+  Open();
+  StreamHandle blocking = nullptr;
+  ASSERT_EQ(api_.stream_create(&blocking, 0), kSuccess);
+  for (unsigned round = 1; round < 60; ++round) {
+    ASSERT_EQ(api_.fill_words(memory_, round * 3, 1024, blocking), kSuccess);
+    ASSERT_EQ(api_.fill_words(memory_, round * 3 + 1, 1024, nullptr), kSuccess);
+    ASSERT_EQ(api_.fill_words(memory_, round * 3 + 2, 1024, blocking), kSuccess);
+    unsigned word = 0;
+    ASSERT_EQ(api_.copy_to_host(&word, memory_, 4, nullptr), kSuccess);
+    ASSERT_EQ(word, round * 3 + 2);
+  }
+  ASSERT_EQ(api_.stream_destroy(blocking), kSuccess);
+}
+
+TEST_F(FakeCuda, PageableMemoryIsReadAtOnceAndWrittenBeforeTheReturn) {
+  Open();
+  std::vector<uint8_t> bytes(4096, 7);
+  fakecuda_hold(1);
+  ASSERT_EQ(api_.copy_to_device(memory_, bytes.data(), bytes.size(), a_), kSuccess);
+  std::fill(bytes.begin(), bytes.end(), uint8_t{9});
+  fakecuda_hold(0);
+  std::vector<uint8_t> back(4096);
+  ASSERT_EQ(api_.copy_to_host(back.data(), memory_, back.size(), a_), kSuccess);
+  EXPECT_EQ(back, std::vector<uint8_t>(4096, 7));
+}
+
+TEST_F(FakeCuda, PinnedMemoryIsReadWhenTheCopyRuns) {
+  Open();
+  void* pinned = nullptr;
+  ASSERT_EQ(api_.host_alloc(&pinned, 4096, 0), kSuccess);
+  std::memset(pinned, 7, 4096);
+  fakecuda_hold(1);
+  ASSERT_EQ(api_.copy_to_device(memory_, pinned, 4096, a_), kSuccess);
+  std::memset(pinned, 9, 4096);  // too early: a real device would copy either
+  fakecuda_hold(0);
+  std::vector<uint8_t> back(4096);
+  ASSERT_EQ(api_.copy_to_host(back.data(), memory_, 4096, a_), kSuccess);
+  EXPECT_EQ(back[0], 9);
+  ASSERT_EQ(api_.host_free(pinned), kSuccess);
+}
+
+TEST_F(FakeCuda, WithoutAContextNothingWorks) {
+  Open();
+  size_t free_bytes = 0;
+  size_t total = 0;
+  Result result = kSuccess;
+  std::thread([&] { result = api_.memory_info(&free_bytes, &total); }).join();
+  EXPECT_EQ(result, kErrorInvalidContext) << "a context is current on one thread only";
+  EXPECT_EQ(api_.memory_info(&free_bytes, &total), kSuccess);
+}
+
+TEST_F(FakeCuda, AnErrorOfTheDeviceSticks) {
+  Open();
+  DevicePtr gone = 0;
+  ASSERT_EQ(api_.memory_alloc(&gone, 4096), kSuccess);
+  // The driver checks what it can when the call is made.
+  EXPECT_EQ(api_.copy_on_device(memory_, gone + (kBytes << 10), 4096, a_), kErrorInvalidValue);
+  fakecuda_break(0, kErrorIllegalAddress);
+  EXPECT_EQ(api_.stream_synchronize(a_), kErrorIllegalAddress);
+  EXPECT_EQ(api_.memory_alloc(&gone, 4096), kErrorIllegalAddress);
+  EXPECT_EQ(api_.event_query(nullptr), kErrorInvalidHandle);
+  memory_ = 0;  // what a broken context had goes with it
+}
+
+class FakeRange : public FakeCuda {
+ protected:
+  void Map() {
+    Open();
+    MemAllocationProp prop;
+    ASSERT_EQ(api_.range_reserve(&range_, 4 * kChunk, 0, 0, 0), kSuccess);
+    MemHandle chunk = 0;
+    ASSERT_EQ(api_.chunk_create(&chunk, kChunk, &prop, 0), kSuccess);
+    EXPECT_EQ(api_.chunk_map(range_, kChunk / 2, 0, chunk, 0), kErrorInvalidValue);
+    ASSERT_EQ(api_.chunk_map(range_, kChunk, 0, chunk, 0), kSuccess);
+    EXPECT_EQ(api_.chunk_map(range_, kChunk, 0, chunk, 0), kErrorInvalidValue) << "taken";
+    ASSERT_EQ(api_.chunk_release(chunk), kSuccess);
+  }
+  void Access() {
+    const MemAccess access;
+    ASSERT_EQ(api_.set_access(range_, kChunk, &access, 1), kSuccess);
+  }
+  void Unmap() {
+    EXPECT_EQ(api_.chunk_unmap(range_, kChunk / 2), kErrorInvalidValue) << "whole chunks only";
+    EXPECT_EQ(api_.chunk_unmap(range_, kChunk), kSuccess);
+    EXPECT_EQ(api_.range_free(range_, 4 * kChunk), kSuccess);
+  }
+  static constexpr size_t kChunk = size_t{2} << 20;
+  DevicePtr range_ = 0;
+};
+
+TEST_F(FakeRange, WithoutAccessAnOperationFaults) {
+  Map();
+  ASSERT_EQ(api_.fill_words(range_, 1, 16, a_), kSuccess) << "found out when it runs";
+  EXPECT_EQ(api_.stream_synchronize(a_), kErrorIllegalAddress);
+  Unmap();
+  memory_ = 0;
+}
+
+TEST_F(FakeRange, WithAccessItIsMemory) {
+  Map();
+  Access();
+  ASSERT_EQ(api_.fill_words(range_, 0x01010101, kChunk / 4, a_), kSuccess);
+  uint8_t last = 0;
+  ASSERT_EQ(api_.copy_to_host(&last, range_ + kChunk - 1, 1, a_), kSuccess);
+  EXPECT_EQ(last, 1);
+  EXPECT_EQ(api_.fill_words(range_ + kChunk, 1, 16, a_), kErrorInvalidValue) << "not mapped";
+  Unmap();
+}
+
+TEST_F(FakeRange, UnmappingWhatIsInUseIsReported) {
+  Map();
+  Access();
+  fakecuda_hold(1);
+  ASSERT_EQ(api_.fill_words(range_, 1, 16, a_), kSuccess);
+  Unmap();
+  ExpectViolation("cuMemUnmap of memory that a queued copy uses");
+  fakecuda_hold(0);
+  EXPECT_EQ(api_.stream_synchronize(a_), kErrorIllegalAddress);
+  memory_ = 0;
+}
+
+TEST_F(FakeRange, FreeingARangeWithChunksIsReported) {
+  Map();
+  EXPECT_EQ(api_.range_free(range_, 4 * kChunk), kErrorInvalidValue);
+  ExpectViolation("cuMemAddressFree of a range with chunks mapped");
+  Unmap();
+}
+
+TEST_F(FakeCuda, BatchesRunInAnyOrderAndMustNotDependOnThemselves) {
+  Open();
+  DevicePtr to[2] = {memory_ + 4096, memory_ + 8192};
+  DevicePtr from[2] = {memory_, memory_ + 4096};  // the second reads what the first writes
+  size_t bytes[2] = {4096, 4096};
+  MemcpyAttributes attributes;
+  size_t start = 0;
+  size_t failed = 0;
+  EXPECT_EQ(api_.copy_batch(to, from, bytes, 2, &attributes, &start, 1, &failed, nullptr),
+            kErrorInvalidHandle)
+      << "not on the legacy NULL stream";
+  EXPECT_EQ(api_.copy_batch(to, from, bytes, 2, &attributes, &start, 1, &failed, a_), kSuccess);
+  ExpectViolation("depend on each other");
+  fakecuda_stream_capture(a_, 1);
+  from[1] = memory_ + 16384;
+  EXPECT_EQ(api_.copy_batch(to, from, bytes, 2, &attributes, &start, 1, &failed, a_),
+            kErrorStreamCaptureUnsupported);
+  fakecuda_stream_capture(a_, 0);
+}
+
+TEST_F(FakeCuda, AShortQueueBlocksTheCaller) {
+  options_.queue_depth = 2;
+  Restart();
+  Open();
+  fakecuda_hold(1);
+  ASSERT_EQ(api_.fill_words(memory_, 1, 1, a_), kSuccess);
+  ASSERT_EQ(api_.fill_words(memory_, 2, 1, a_), kSuccess);
+  EXPECT_EQ(fakecuda_blocked(), 0u);
+  std::thread third([&] {
+    const ContextScope scope(*context_);
+    api_.fill_words(memory_, 3, 1, a_);
+  });
+  while (fakecuda_blocked() == 0) std::this_thread::yield();
+  fakecuda_hold(0);
+  third.join();
+  unsigned word = 0;
+  ASSERT_EQ(api_.copy_to_host(&word, memory_, 4, a_), kSuccess);
+  EXPECT_EQ(word, 3u);
+}
+
+TEST_F(FakeCuda, AnInjectedFailureDoesNothingAndIsCounted) {
+  Open();
+  fakecuda_clear_log();
+  fakecuda_inject("cuMemAlloc", 2, kErrorOutOfMemory);
+  DevicePtr first = 0;
+  DevicePtr second = 0;
+  EXPECT_EQ(api_.memory_alloc(&first, 4096), kSuccess);
+  EXPECT_EQ(api_.memory_alloc(&second, 4096), kErrorOutOfMemory);
+  EXPECT_EQ(second, 0u);
+  EXPECT_EQ(fakecuda_injected(), 1);
+  EXPECT_STREQ(fakecuda_injected_call(), "cuMemAlloc");
+  EXPECT_EQ(api_.memory_alloc(&second, 4096), kSuccess) << "once only";
+  EXPECT_EQ(fakecuda_calls("cuMemAlloc"), 3u);
+  EXPECT_EQ(fakecuda_calls(nullptr), 3u);
+  EXPECT_EQ(api_.memory_free(first), kSuccess);
+  EXPECT_EQ(api_.memory_free(second), kSuccess);
+  EXPECT_EQ(api_.memory_free(second), kErrorInvalidValue) << "twice";
+}
+
+}  // namespace
+}  // namespace kvcast::cuda
