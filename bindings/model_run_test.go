@@ -419,6 +419,7 @@ func (l *lockstep) create(t *rapid.T) {
 			Scope:        scope.scope,
 			MustCompute:  rapid.SampledFrom([]int{bindings.ComputeNothing, bindings.ComputeNothing, 0, 1, 2, 3}).Draw(t, "must compute"),
 			DeviceStream: rapid.SampledFrom(l.openStreams()).Draw(t, "device stream"),
+			MatchBackoff: rapid.SampledFrom([]int{0, 0, 0, 0, 1, 2, 7}).Draw(t, "match backoff"),
 			Suspended:    rapid.SampledFrom([]bool{true, false, false, false}).Draw(t, "suspended"),
 			StopBefore: rapid.SampledFrom([]int{0, 0, 0, 0, bindings.StopNow, 1,
 				len(tokens) + l.m.blockSize}).Draw(t, "stop before"),
@@ -449,8 +450,10 @@ func (l *lockstep) probe(t *rapid.T) {
 	for i := range prompts {
 		scope, tokens := l.drawPrompt(t)
 		must := rapid.IntRange(bindings.ComputeNothing, 3).Draw(t, "must compute")
-		prompts[i] = bindings.Prompt{Tokens: tokens, Scope: scope.scope, MustCompute: must}
-		want[i] = len(l.m.match(scope, tokens, must)) * l.m.blockSize
+		backoff := rapid.SampledFrom([]int{0, 0, 0, 1, 7}).Draw(t, "match backoff")
+		prompts[i] = bindings.Prompt{Tokens: tokens, Scope: scope.scope, MustCompute: must,
+			MatchBackoff: backoff}
+		want[i] = len(l.m.match(scope, tokens, must, backoff)) * l.m.blockSize
 	}
 	out := make([]bindings.ProbeResult, len(prompts))
 	l.same("probe", l.manager.Probe(prompts, out), nil)
@@ -472,7 +475,7 @@ func (l *lockstep) where(t *rapid.T) {
 	l.worked()
 	scope, tokens := l.drawPrompt(t)
 	must := rapid.IntRange(bindings.ComputeNothing, 3).Draw(t, "must compute")
-	want := l.m.match(scope, tokens, must)
+	want := l.m.match(scope, tokens, must, 0)
 	got, err := l.manager.Residency(
 		bindings.Prompt{Tokens: tokens, Scope: scope.scope, MustCompute: must}, nil)
 	l.same("residency", err, nil)
@@ -844,7 +847,7 @@ func (l *lockstep) pin(t *rapid.T) {
 	var want error
 	if rapid.Bool().Draw(t, "prompt") {
 		scope, tokens := l.drawPrompt(t)
-		path = l.m.match(scope, tokens, bindings.ComputeNothing)
+		path = l.m.match(scope, tokens, bindings.ComputeNothing, 0)
 		l.same("pin", l.manager.PinPrompts([]bindings.Prompt{{Tokens: tokens, Scope: scope.scope,
 			MustCompute: bindings.ComputeNothing}}, out), nil)
 	} else {

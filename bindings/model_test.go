@@ -83,6 +83,7 @@ type mSequence struct {
 	// what is kept of the rest.
 	suspended, fresh, restKept bool
 	suspendedAt                int
+	backoff                    int // of a fresh one's match
 	path                       []uint32
 }
 
@@ -562,7 +563,7 @@ func (m *model) waitsFor(pages []*mPage, stream bindings.DeviceStream) []mFence 
 // ----------------------------------------------------------------- sequences
 
 // match is the chain of resident blocks that the tokens begin with.
-func (m *model) match(scope *mScope, tokens []uint32, mustCompute int) []*mBlock {
+func (m *model) match(scope *mScope, tokens []uint32, mustCompute, backoff int) []*mBlock {
 	var found []*mBlock
 	key := scope.root
 	for n := m.blockSize; n <= len(tokens)-leftToCompute(mustCompute); n += m.blockSize {
@@ -573,6 +574,7 @@ func (m *model) match(scope *mScope, tokens []uint32, mustCompute int) []*mBlock
 		}
 		found = append(found, b)
 	}
+	found = found[:max(0, len(found)-(backoff+m.blockSize-1)/m.blockSize)]
 	return found
 }
 
@@ -618,7 +620,7 @@ func (m *model) create(scope *mScope, p bindings.Prompt) (*mSequence, int, []mFe
 		m.refusedGate++
 		return nil, 0, nil
 	}
-	found := m.match(scope, p.Tokens, p.MustCompute)
+	found := m.match(scope, p.Tokens, p.MustCompute, p.MatchBackoff)
 	matched := len(found) * m.blockSize
 	s := &mSequence{stream: p.DeviceStream, scope: scope, epoch: m.epoch, stopBlocks: -1,
 		ruleFrom: -1}
@@ -632,7 +634,7 @@ func (m *model) create(scope *mScope, p bindings.Prompt) (*mSequence, int, []mFe
 	m.asked += uint64(len(p.Tokens) / m.blockSize)
 	var waits []mFence
 	if p.Suspended {
-		s.suspended, s.fresh = true, true
+		s.suspended, s.fresh, s.backoff = true, true, p.MatchBackoff
 		m.suspensions++
 		s.suspendedAt = m.suspensions
 		whole := max(0, len(p.Tokens)-leftToCompute(p.MustCompute)) / m.blockSize * m.blockSize
@@ -1001,7 +1003,7 @@ func (m *model) resume(s *mSequence) mResume {
 	}
 	var found []*mBlock
 	if s.epoch == m.epoch {
-		found = m.match(s.scope, s.path, bindings.ComputeNothing)
+		found = m.match(s.scope, s.path, bindings.ComputeNothing, s.backoff)
 	}
 	var r mResume
 	whole := !s.fresh && len(found)*m.blockSize == len(s.path)
@@ -1023,7 +1025,7 @@ func (m *model) resume(s *mSequence) mResume {
 		m.matched += uint64(len(found))
 	}
 	s.matched = min(s.matched, s.committed)
-	s.suspended, s.fresh, s.restKept, s.path = false, false, false, nil
+	s.suspended, s.fresh, s.restKept, s.path, s.backoff = false, false, false, nil, 0
 	r.waits = m.waitsFor(s.pages, s.stream)
 	return r
 }

@@ -131,6 +131,10 @@ func (s *scratch) flatten(op string, prompts []Prompt) ([]uint32, error) {
 			Scope:        cgo.NoScope,
 			MustCompute:  must,
 		}
+		if p.MatchBackoff < 0 || int64(p.MatchBackoff) > math.MaxUint32 {
+			return nil, argumentError(op, "prompt %d: MatchBackoff is %d", i, p.MatchBackoff)
+		}
+		raw.MatchBackoff = uint32(p.MatchBackoff)
 		if p.Suspended {
 			raw.Flags |= cgo.PromptSuspended
 		}

@@ -582,6 +582,7 @@ func (s *script) create(o *operation) string {
 	name := o.next()
 	prompt := bindings.Prompt{Tokens: tokenList(o.next()), Scope: scope(o), MustCompute: mustCompute(o)}
 	prompt.Suspended = o.count("suspended", 0) != 0
+	prompt.MatchBackoff = o.count("backoff", 0)
 	if stop := o.take("stop", ""); stop == "0" {
 		prompt.StopBefore = bindings.StopNow
 	} else if stop != "" {

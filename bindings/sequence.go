@@ -45,6 +45,9 @@ type Prompt struct {
 	MustCompute int
 	// DeviceStream is where the sequence's kernels will run; 0: none.
 	DeviceStream DeviceStream
+	// MatchBackoff tokens at the end of each match are left out, and with them
+	// their blocks: for drafts that need the last ones computed anew.
+	MatchBackoff int
 	// Suspended lets the sequence begin suspended: it holds nothing until Resume
 	// matches the prompt, and the gate does not stop it.
 	Suspended bool

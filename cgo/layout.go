@@ -227,6 +227,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Prompt{}.MustCompute) - unsafe.Sizeof(C.kvc_prompt{}.must_compute)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Prompt{}.Flags) - unsafe.Offsetof(C.kvc_prompt{}.flags)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Prompt{}.Flags) - unsafe.Sizeof(C.kvc_prompt{}.flags)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Prompt{}.MatchBackoff) - unsafe.Offsetof(C.kvc_prompt{}.match_backoff)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Prompt{}.MatchBackoff) - unsafe.Sizeof(C.kvc_prompt{}.match_backoff)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Prompt{}.StopBefore) - unsafe.Offsetof(C.kvc_prompt{}.stop_before)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Prompt{}.StopBefore) - unsafe.Sizeof(C.kvc_prompt{}.stop_before)]struct{}{}
 

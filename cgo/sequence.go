@@ -70,7 +70,7 @@ type Prompt struct {
 	Scope        uint32
 	MustCompute  uint32
 	Flags        uint32
-	_            uint32
+	MatchBackoff uint32
 	StopBefore   uint64
 }
 

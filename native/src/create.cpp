@@ -85,6 +85,18 @@ kvc_status Manager::ValidatePrompt(const kvc_prompt& prompt, const PromptArrays&
   return KVC_OK;
 }
 
+// Leaves out the blocks that hold the last `tokens` of a match.
+void Manager::BackOff(Match* match, uint32_t tokens) const {
+  if (tokens == 0) return;
+  const uint64_t blocks = (uint64_t{tokens} + block_size_ - 1) / block_size_;
+  for (uint64_t i = std::min(blocks, match->blocks); i > 0; --i) {
+    match->last = tree_.node(match->last).parent;
+    --match->blocks;
+  }
+  match->last_hash =
+      IsRoot(match->last) ? tree_.root(match->root).hash : tree_.node(match->last).hash;
+}
+
 kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
                               kvc_create_result* result, kvc_error* error) {
   ScopeView scope;
@@ -117,7 +129,8 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
       found_pages.push_back(id);
     }
   });
-  if (suspended) found_pages.clear();
+  BackOff(&match, prompt.match_backoff);
+  found_pages.resize(suspended ? 0 : match.blocks);
   try {
     ReservePages(&seq, found_pages.size());
     if (suspended) ReservePath(&seq, blocks * block_size_);
@@ -158,6 +171,7 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
     seq.path.assign(tokens, tokens + blocks * block_size_);
     seq.matched = seq.committed = 0;
     seq.fresh = true;
+    seq.backoff = prompt.match_backoff;
     FallAsleep(&seq);
   } else {
     counters_.matched_blocks += match.blocks;
@@ -193,9 +207,10 @@ void Manager::Probe(uint32_t count, const kvc_prompt* prompts, const PromptArray
     uint64_t blocks = 0;
     results[i].status = ValidatePrompt(prompts[i], in, &scope, &blocks, error);
     if (results[i].status != KVC_OK) continue;
-    results[i].matched_tokens = ProbeOne(in.tokens + prompts[i].token_offset, blocks, scope,
-                                         [](const NodeId*, uint32_t) {}) *
-                                block_size_;
+    const uint64_t found = ProbeOne(in.tokens + prompts[i].token_offset, blocks, scope,
+                                    [](const NodeId*, uint32_t) {});
+    const uint64_t left_out = (uint64_t{prompts[i].match_backoff} + block_size_ - 1) / block_size_;
+    results[i].matched_tokens = (found - std::min(found, left_out)) * block_size_;
   }
 }
 

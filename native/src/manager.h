@@ -236,6 +236,7 @@ class Manager final : public SinkHost {
                             uint64_t* blocks, kvc_error* error) const;
   template <typename Visit>
   void Walk(Match* match, const uint32_t* tokens, uint64_t blocks, Visit&& visit) const;
+  void BackOff(Match* match, uint32_t tokens) const;
   kvc_status CreateOne(const kvc_prompt& prompt, const PromptArrays& in, kvc_create_result* result,
                        kvc_error* error);
   template <typename Visit>

@@ -127,6 +127,10 @@ kvc_status Manager::ResumeOne(uint64_t id, kvc_resume_result* result, kvc_error*
     Walk(&match, seq->path.data(), blocks, [&](const NodeId* found, uint32_t count) {
       for (uint32_t i = 0; i < count; ++i) found_pages.push_back(tree_.node(found[i]).page);
     });
+    if (seq->fresh) {
+      BackOff(&match, seq->backoff);
+      found_pages.resize(match.blocks);
+    }
   }
   try {
     ReservePages(seq, found_pages.size() + seq->pages.size());

@@ -64,6 +64,7 @@ struct ScopeSpec {
 struct PromptOptions {
   uint32_t flags = 0;
   uint64_t stop_before = 0;
+  uint32_t match_backoff = 0;
 };
 
 // Prompts with everything that the arrays of a call need.
@@ -74,6 +75,7 @@ class PromptList {
     kvc_prompt prompt{};
     prompt.flags = options.flags;
     prompt.stop_before = options.stop_before;
+    prompt.match_backoff = options.match_backoff;
     prompt.token_offset = tokens_.size();
     prompt.token_count = tokens.size();
     prompt.device_stream = device_stream;
@@ -219,9 +221,10 @@ class Cache {
     return result;
   }
   kvc_probe_result Probe(const std::vector<uint32_t>& tokens, const ScopeSpec& scope = {},
-                         uint32_t must_compute = KVC_COMPUTE_NOTHING) {
+                         uint32_t must_compute = KVC_COMPUTE_NOTHING,
+                         const PromptOptions& options = {}) {
     PromptList prompts;
-    prompts.Add(tokens, scope, must_compute, 0);
+    prompts.Add(tokens, scope, must_compute, 0, options);
     kvc_probe_result result{};
     const kvc_status status = prompts.Probe(manager_, &result, nullptr);
     if (status != KVC_OK) result.status = status;

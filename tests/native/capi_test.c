@@ -191,6 +191,10 @@ int main(void) {
       prompt.must_compute = KVC_COMPUTE_NOTHING;
       CHECK_OK(kvc_probe(m, 1, &prompt, tokens, 8, NULL, 0, NULL, 0, &probed, &err));
       CHECK(probed.matched_tokens == 8);
+      prompt.match_backoff = 1;
+      CHECK_OK(kvc_probe(m, 1, &prompt, tokens, 8, NULL, 0, NULL, 0, &probed, &err));
+      CHECK(probed.matched_tokens == 4); /* the block that holds the last one is left out */
+      prompt.match_backoff = 0;
       prompt.token_offset = UINT64_MAX;
       CHECK_OK(kvc_probe(m, 1, &prompt, tokens, 8, NULL, 0, NULL, 0, &probed, &err));
       CHECK(probed.status == KVC_INVALID_ARGUMENT);

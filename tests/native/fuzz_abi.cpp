@@ -472,6 +472,7 @@ class Session {
       prompt.must_compute = in_.Below(4);
       prompt.flags = in_.OneIn(4) ? in_.Below(4) : 0;
       prompt.stop_before = in_.Below(40);
+      prompt.match_backoff = in_.OneIn(32) ? static_cast<uint32_t>(in_.Nasty()) : in_.Below(4);
       if (in_.OneIn(64)) prompt.flags = static_cast<uint32_t>(in_.Nasty());
       p.tokens.insert(p.tokens.end(), tokens.begin(), tokens.end());
       if (in_.OneIn(3)) {

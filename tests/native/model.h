@@ -79,6 +79,7 @@ struct ModelSequence {
   bool fresh = false;
   bool rest_kept = false;
   uint64_t suspended_at = 0;
+  uint32_t backoff = 0;
   std::vector<uint32_t> path;
 };
 
@@ -117,7 +118,8 @@ class Model : public ModelDevice {
   }
   [[nodiscard]] std::vector<ModelBlockRef> Match(const ModelScope& scope,
                                                  const std::vector<uint32_t>& tokens,
-                                                 uint32_t must_compute) const {
+                                                 uint32_t must_compute,
+ uint32_t backoff = 0) const {
     const uint64_t left = Left(must_compute);
     std::vector<ModelBlockRef> found;
     ModelKey key = scope.root;
@@ -127,6 +129,7 @@ class Model : public ModelDevice {
       if (at == resident_.end()) break;
       found.push_back(at->second);
     }
+    found.resize(found.size() - std::min<size_t>(found.size(), (backoff + block_ - 1) / block_));
     return found;
   }
 
@@ -147,13 +150,14 @@ class Model : public ModelDevice {
     if ((prompt.options.flags & KVC_PROMPT_STOP_BEFORE) != 0) {
       made->stop_blocks = prompt.options.stop_before / block_;
     }
-    const std::vector<ModelBlockRef> found = Match(*prompt.scope, tokens, prompt.must_compute);
+    const std::vector<ModelBlockRef> found = Match(*prompt.scope, tokens, prompt.must_compute, prompt.options.match_backoff);
     ++counts.created_sequences;
     counts.asked_blocks += tokens.size() / block_;
     *matched = found.size() * block_;
     if (suspended) {
       made->suspended = true;
       made->fresh = true;
+      made->backoff = prompt.options.match_backoff;
       made->suspended_at = ++suspensions_;
       const uint64_t left = Left(prompt.must_compute);
       const uint64_t whole = tokens.size() < left ? 0 : (tokens.size() - left) / block_ * block_;
@@ -420,7 +424,7 @@ class Model : public ModelDevice {
     }
     if (result.status != KVC_OK) return result;
     std::vector<ModelBlockRef> found;
-    if (s.epoch == epoch_) found = Match(*s.scope, s.path, KVC_COMPUTE_NOTHING);
+    if (s.epoch == epoch_) found = Match(*s.scope, s.path, KVC_COMPUTE_NOTHING, s.fresh ? s.backoff : 0);
     const bool whole = !s.fresh && found.size() * block_ == s.path.size();
     if (!whole || !s.rest_kept) {
       Strip(s);

@@ -496,15 +496,18 @@ class Lockstep {
       prompt.options.flags |= KVC_PROMPT_STOP_BEFORE;
       prompt.options.stop_before = draw.Below(prompt.tokens.size() + 2 * model_.block() + 1);
     }
+    if (draw.OneIn(6)) prompt.options.match_backoff = static_cast<uint32_t>(draw.Below(9));
     Open(prompt);
   }
   void Probe(Draw& draw) {
     const ModelScope* scope = nullptr;
     const std::vector<uint32_t> tokens = RandomPrompt(draw, &scope);
     const uint32_t must = RandomMust(draw);
-    const kvc_probe_result r = cache_.Probe(tokens, scope->spec, must);
+    PromptOptions options;
+    options.match_backoff = static_cast<uint32_t>(draw.OneIn(4) ? draw.Below(9) : 0);
+    const kvc_probe_result r = cache_.Probe(tokens, scope->spec, must, options);
     Same("probe", r.status, KVC_OK);
-    Equal("probe", r.matched_tokens, model_.Match(*scope, tokens, must).size() * model_.block());
+    Equal("probe", r.matched_tokens, model_.Match(*scope, tokens, must, options.match_backoff).size() * model_.block());
   }
   void Where(Draw& draw) {
     const ModelScope* scope = nullptr;

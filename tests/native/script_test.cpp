@@ -296,6 +296,7 @@ class Script {
     made.device_stream = on.empty() ? 0 : StreamId(on);
     PromptOptions options;
     if (op.Count("suspended", 0) != 0) options.flags |= KVC_PROMPT_SUSPENDED;
+    options.match_backoff = static_cast<uint32_t>(op.Count("backoff", 0));
     if (const std::string stop = op.Named("stop", ""); !stop.empty()) {
       options.flags |= KVC_PROMPT_STOP_BEFORE;
       options.stop_before = Number(stop);

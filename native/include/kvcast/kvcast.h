@@ -379,9 +379,11 @@ typedef struct kvc_prompt {
   uint32_t must_compute;  /* tokens at the end that a match must leave to compute, so that a
                              full hit has something to run; 0 = the default, 1 */
   uint32_t flags;         /* KVC_PROMPT_* */
-  uint32_t reserved;
-  uint64_t stop_before; /* with KVC_PROMPT_STOP_BEFORE: no block that holds the token at this
-                           position (from 0) or a later one is made reusable by the sequence */
+  uint32_t match_backoff; /* tokens that a create, its resume or a probe leaves out at the end of
+                             what it matches, whole blocks going: for drafts that need the last ones
+                             computed anew */
+  uint64_t stop_before;   /* with KVC_PROMPT_STOP_BEFORE: no block that holds the token at this
+                             position (from 0) or a later one is made reusable by the sequence */
 } kvc_prompt;
 
 typedef struct kvc_create_result {
