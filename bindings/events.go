@@ -24,6 +24,10 @@ type (
 	Form = event.Form
 )
 
+// DigestToken is the token that stands for the i-th of a prompt's or commit's
+// Digests, or of an event's MMDigests.
+func DigestToken(i int) uint32 { return event.DigestToken(i) }
+
 // The wire hash forms.
 const (
 	Signed64   = event.Signed64

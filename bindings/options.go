@@ -65,6 +65,10 @@ type Config struct {
 	// MaxPinnedPages may be pinned by all pins together, a page counting once for
 	// each; default a quarter of CapacityBlocks.
 	MaxPinnedPages int
+	// MaxDigests is how many different multimodal digests may be in use at once,
+	// up to 2^24; default 0: as many as blocks and partly filled tails can hold.
+	// Memory for them (72 bytes each) is taken as they come.
+	MaxDigests int
 	// Poison makes the host device fill freed pages with a pattern and check
 	// it before they are handed out again, so that a late write shows.
 	Poison bool
@@ -84,6 +88,7 @@ func (c *Config) raw() (cgo.Config, error) {
 		{"TokensPerBlock", c.TokensPerBlock, &raw.TokensPerBlock},
 		{"CapacityBlocks", c.CapacityBlocks, &raw.CapacityBlocks},
 		{"MaxSequences", c.MaxSequences, &raw.MaxSequences},
+		{"MaxDigests", c.MaxDigests, &raw.MaxDigests},
 		{"ResumeGatePermille", c.ResumeGatePermille, &raw.ResumeGatePermille},
 		{"LRFUTau", c.LRFUTau, &raw.LRFUTau},
 		{"LRFUGhosts", c.LRFUGhosts, &raw.LRFUGhosts},
@@ -122,12 +127,29 @@ type StreamConfig struct {
 	// MaxBlocksPerEvent splits longer chains; default 0, as many as the wire
 	// allows (65536).
 	MaxBlocksPerEvent int
+	// Multimodal is what the stream tells of blocks with digest tokens; default
+	// SuppressMultimodal.
+	Multimodal Multimodal
 }
+
+// Multimodal is what a stream tells of blocks with digest tokens.
+type Multimodal uint32
+
+const (
+	// SuppressMultimodal tells nothing of them nor of the blocks below them:
+	// StreamStats.MultimodalBlocksSuppressed counts them. They are reused like all
+	// others. A publisher needs it.
+	SuppressMultimodal = Multimodal(cgo.MultimodalSuppress)
+	// AnnounceMultimodal tells of them as of all others, with
+	// BlockStored.MMDigests. It is for programs that drain the stream themselves.
+	AnnounceMultimodal = Multimodal(cgo.MultimodalAnnounce)
+)
 
 func (c *StreamConfig) raw() (cgo.StreamConfig, error) {
 	var raw cgo.StreamConfig
 	raw.Init()
 	raw.HashForm = uint32(c.Form)
+	raw.Multimodal = uint32(c.Multimodal)
 	if err := set32("new stream", "MaxEntries", c.MaxEntries, &raw.MaxEntries); err != nil {
 		return raw, err
 	}

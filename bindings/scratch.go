@@ -147,6 +147,7 @@ func (s *scratch) flatten(op string, prompts []Prompt) ([]uint32, error) {
 			raw.Flags |= cgo.PromptStopBefore
 			raw.StopBefore = uint64(p.StopBefore)
 		}
+		raw.DigestOffset, raw.DigestCount = s.addDigests(p.Digests)
 		if p.Scope != nil {
 			// Neighbours often share their scope.
 			if p.Scope != last {
@@ -189,6 +190,15 @@ func (s *scratch) addScope(scope *Scope) {
 		s.bytes = append(s.bytes, scope.SaltBytes...)
 	}
 	s.scopes = append(s.scopes, raw)
+}
+
+// addDigests puts an item's digests among the bytes.
+func (s *scratch) addDigests(digests []Digest) (offset uint64, count uint32) {
+	offset = uint64(len(s.bytes))
+	for i := range digests {
+		s.bytes = append(s.bytes, digests[i][:]...)
+	}
+	return offset, size32(len(digests))
 }
 
 // size32 saturates: the library refuses sizes above 255 anyway.

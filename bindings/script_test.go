@@ -145,14 +145,19 @@ func unsigned(text string) uint64 {
 
 func number(text string) int { return int(unsigned(text)) }
 
-// tokenList: 1,2 are two tokens, 1..4 four, 7x3 three; - is none.
+// tokenList: 1,2 are two tokens, 1..4 four, 7x3 three, @a to @z digests; - is none.
 func tokenList(text string) []uint32 {
 	tokens := []uint32{}
 	if text == "-" {
 		return tokens
 	}
 	for item := range strings.SplitSeq(text, ",") {
-		if first, last, ok := strings.Cut(item, ".."); ok {
+		if letter, ok := strings.CutPrefix(item, "@"); ok {
+			if len(letter) != 1 || letter[0] < 'a' || letter[0] > 'z' {
+				bad("not a digest: %s", item)
+			}
+			tokens = append(tokens, bindings.DigestToken(1+int(letter[0]-'a')))
+		} else if first, last, ok := strings.Cut(item, ".."); ok {
 			for t := unsigned(first); t <= unsigned(last); t++ {
 				tokens = append(tokens, uint32(t))
 			}
@@ -472,6 +477,14 @@ func (s *script) openCache(o *operation) string {
 		MaxEntries:        o.count("entries", 50000),
 		MaxBlocksPerEvent: o.count("run", 0),
 	}
+	config.MaxDigests = o.count("digests", 0)
+	switch o.take("multimodal", "suppress") {
+	case "suppress":
+	case "announce":
+		streamConfig.Multimodal = bindings.AnnounceMultimodal
+	default:
+		bad("unknown multimodal")
+	}
 	form, ok := forms[o.take("form", "signed64")]
 	if !ok {
 		bad("unknown form")
@@ -580,7 +593,9 @@ func (s *script) waits(fences []bindings.Fence) string {
 
 func (s *script) create(o *operation) string {
 	name := o.next()
-	prompt := bindings.Prompt{Tokens: tokenList(o.next()), Scope: scope(o), MustCompute: mustCompute(o)}
+	tokens := tokenList(o.next())
+	prompt := bindings.Prompt{Scope: scope(o), MustCompute: mustCompute(o)}
+	prompt.Tokens, prompt.Digests = itemTokens(tokens)
 	prompt.Suspended = o.count("suspended", 0) != 0
 	prompt.MatchBackoff = o.count("backoff", 0)
 	if stop := o.take("stop", ""); stop == "0" {
@@ -605,7 +620,9 @@ func (s *script) create(o *operation) string {
 }
 
 func (s *script) probe(o *operation) string {
-	prompt := bindings.Prompt{Tokens: tokenList(o.next()), Scope: scope(o), MustCompute: mustCompute(o)}
+	tokens := tokenList(o.next())
+	prompt := bindings.Prompt{Scope: scope(o), MustCompute: mustCompute(o)}
+	prompt.Tokens, prompt.Digests = itemTokens(tokens)
 	var out [1]bindings.ProbeResult
 	if err := s.manager.Probe([]bindings.Prompt{prompt}, out[:]); err != nil {
 		return outcome(err)
@@ -657,14 +674,16 @@ func (s *script) told(evicted []bindings.EvictedBlock) string {
 }
 
 func (s *script) where(o *operation) string {
-	prompt := bindings.Prompt{Tokens: tokenList(o.next()), Scope: scope(o), MustCompute: mustCompute(o)}
+	tokens := tokenList(o.next())
+	prompt := bindings.Prompt{Scope: scope(o), MustCompute: mustCompute(o)}
+	prompt.Tokens, prompt.Digests = itemTokens(tokens)
 	blocks, err := s.manager.Residency(prompt, nil)
 	if err != nil {
 		return outcome(err)
 	}
 	text := fmt.Sprintf("%d of %d", len(blocks), len(prompt.Tokens)/s.blockSize)
 	for i, b := range blocks {
-		s.ids[b.Block] = fmt.Sprint(prompt.Tokens[i*s.blockSize:][:s.blockSize])
+		s.ids[b.Block] = tokensText(tokens[i*s.blockSize:][:s.blockSize])
 		separator := ", "
 		if i == 0 {
 			separator = ": "
@@ -683,7 +702,8 @@ func (s *script) where(o *operation) string {
 func (s *script) commit(o *operation) string {
 	q := s.sequence(o.next())
 	var out [1]bindings.CommitResult
-	item := bindings.CommitItem{Sequence: q.id, Tokens: tokenList(o.next())}
+	item := bindings.CommitItem{Sequence: q.id}
+	item.Tokens, item.Digests = itemTokens(tokenList(o.next()))
 	if filled := o.take("filled", ""); filled != "" {
 		item.Filled = &bindings.Fence{Stream: s.deviceStream(filled), Position: unsigned(o.take("at", "0"))}
 	}
@@ -860,12 +880,16 @@ func (s *script) event(e event.Event, withKeys bool) string {
 			}
 			text = "stored under " + s.block(parent, withKeys) + ":"
 		}
+		tokens, err := eventTokens(e)
+		if err != nil {
+			bad("%v", err)
+		}
 		for i, key := range wireKeys(e.Hashes, e.Digests) {
 			if _, ok := s.mirror[key]; ok {
 				bad("a block was stored twice")
 			}
 			s.mirror[key] = parent
-			s.names[key] = fmt.Sprint(e.Tokens[i*s.blockSize:][:s.blockSize])
+			s.names[key] = tokensText(tokens[i*s.blockSize:][:s.blockSize])
 			text += " " + s.block(key, withKeys)
 			parent = key
 		}
@@ -987,6 +1011,9 @@ func (s *script) stats() string {
 	if n.Holds != 0 {
 		text += fmt.Sprintf(", holds %d, held %d", n.Holds, n.HeldPages)
 	}
+	if n.Digests != 0 {
+		text += fmt.Sprintf(", digests %d", n.Digests)
+	}
 	return text
 }
 
@@ -1056,6 +1083,8 @@ func (s *script) streamStats() string {
 		{"dropped", n.DroppedEvents},
 		{"unannounced removals", n.UnannouncedRemovals},
 		{"partial", n.PartialBlocksSuppressed},
+		{"multimodal", n.MultimodalBlocksSuppressed},
+		{"suppressed", n.SuppressedBlocks},
 		{"superseded", n.SupersededRecords},
 		{"drained stored", n.DrainedStoredBlocks},
 		{"drained removed", n.DrainedRemovedBlocks},

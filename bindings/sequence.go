@@ -35,8 +35,14 @@ const ComputeNothing = -1
 
 // Prompt asks for a sequence.
 type Prompt struct {
-	// Tokens of the prompt, each below 2^31. They are read during the call only.
+	// Tokens of the prompt, each below 2^31 or a DigestToken. They are read during
+	// the call only.
 	Tokens []uint32
+	// Digests of multimodal items: DigestToken(i) among Tokens stands for
+	// Digests[i]. Equal digests are equal tokens, whatever their places here; in a
+	// block's key a digest contributes its 32 bytes. A prompt with a digest that no
+	// block has matches up to the block before.
+	Digests []Digest
 	// Scope of the sequence; nil is the empty scope.
 	Scope *Scope
 	// MustCompute tokens at the end are left to compute even if they are found,
@@ -112,6 +118,8 @@ type CommitItem struct {
 	// and are ready at this fence, not where the sequence's device stream
 	// stands. A fence of stream 0: they are ready now.
 	Filled *Fence
+	// Digests are what digest tokens among Tokens stand for, as in Prompt.
+	Digests []Digest
 }
 
 // CommitResult is what became of one CommitItem.
@@ -271,7 +279,7 @@ func (m *Manager) Commit(items []CommitItem, out []CommitResult) error {
 	defer m.leave()
 	sc := m.scratch.get()
 	defer m.scratch.put(sc)
-	sc.commit, sc.tokens = sized(sc.commit, len(items)), sc.tokens[:0]
+	sc.commit, sc.tokens, sc.bytes = sized(sc.commit, len(items)), sc.tokens[:0], sc.bytes[:0]
 	for i := range items {
 		sc.commit[i] = cgo.CommitItem{
 			Sequence:    uint64(items[i].Sequence),
@@ -282,6 +290,7 @@ func (m *Manager) Commit(items []CommitItem, out []CommitResult) error {
 			sc.commit[i].Flags = cgo.CommitFence
 			sc.commit[i].Fence = cgo.Fence{DeviceStream: uint64(f.Stream), Position: f.Position}
 		}
+		sc.commit[i].DigestOffset, sc.commit[i].DigestCount = sc.addDigests(items[i].Digests)
 		if len(items) > 1 {
 			sc.tokens = append(sc.tokens, items[i].Tokens...)
 		}
@@ -291,7 +300,7 @@ func (m *Manager) Commit(items []CommitItem, out []CommitResult) error {
 		tokens = items[0].Tokens // no need to copy
 	}
 	sc.commits = sized(sc.commits, len(items))
-	if s := m.raw.SequencesCommit(sc.commit, tokens, sc.commits, &sc.err); s != cgo.OK {
+	if s := m.raw.SequencesCommit(sc.commit, tokens, sc.bytes, sc.commits, &sc.err); s != cgo.OK {
 		return callError(opCommit.name, s, &sc.err)
 	}
 	for i := range sc.commits {
@@ -449,7 +458,7 @@ func (s Sequence) Grow(capacityTokens int) (GrowResult, error) {
 	return out[0], out[0].Err
 }
 
-// Commit appends tokens.
+// Commit appends tokens. Those with digests take Manager.Commit.
 func (s Sequence) Commit(tokens []uint32) (CommitResult, error) {
 	if s.m == nil {
 		return CommitResult{}, opCommit.item(cgo.StaleHandle)

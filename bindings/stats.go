@@ -58,6 +58,8 @@ type Stats struct {
 	ReclaimedPages     uint64 // kept pages that others needed
 	CancelledSequences uint64
 
+	Digests uint64 // different multimodal digests in use
+
 	MetadataBytes uint64        // host memory of arenas and tables
 	Prefault      time.Duration // what touching them took when the manager was made
 }
@@ -113,6 +115,7 @@ func (m *Manager) Stats() (Stats, error) {
 		RefusedGate:        raw.RefusedGate,
 		ReclaimedPages:     raw.ReclaimedPages,
 		CancelledSequences: raw.CancelledSequences,
+		Digests:            raw.Digests,
 		MetadataBytes:      raw.MetadataBytes,
 		Prefault:           time.Duration(raw.PrefaultNs),
 	}, nil
@@ -181,6 +184,9 @@ type StreamStats struct {
 	MirrorBlocks            uint64
 	BufferBytes             uint64 // size of the record buffer
 	BufferUsedBytes         uint64 // of that, waiting for the drainer
+
+	MultimodalBlocksSuppressed uint64 // stored, but not told of: SuppressMultimodal
+	SuppressedBlocks           uint64 // such blocks in the tree at this instant
 }
 
 // Stats reads them; it may run beside Drain.
@@ -198,28 +204,30 @@ func (s *Stream) Stats() (StreamStats, error) {
 		return StreamStats{}, callError(op, status, &e)
 	}
 	return StreamStats{
-		Attached:                raw.Attached != 0,
-		StoredBlocks:            raw.StoredBlocks,
-		RemovedBlocks:           raw.RemovedBlocks,
-		ClearedBlocks:           raw.ClearedBlocks,
-		Clears:                  raw.Clears,
-		DroppedEvents:           raw.DroppedEvents,
-		DeferredBlocks:          raw.DeferredBlocks,
-		HealedBlocks:            raw.HealedBlocks,
-		DeferredEvictedBlocks:   raw.DeferredEvictedBlocks,
-		PendingBlocks:           raw.PendingBlocks,
-		UnannouncedRemovals:     raw.UnannouncedRemovals,
-		PartialBlocksSuppressed: raw.PartialBlocksSuppressed,
-		AnnouncedBlocks:         raw.AnnouncedBlocks,
-		HashCollisions:          raw.HashCollisions,
-		SupersededRecords:       raw.SupersededRecords,
-		DrainedBatches:          raw.DrainedBatches,
-		DrainedEvents:           raw.DrainedEvents,
-		DrainedStoredBlocks:     raw.DrainedStoredBlocks,
-		DrainedRemovedBlocks:    raw.DrainedRemovedBlocks,
-		MirrorBlocks:            raw.MirrorBlocks,
-		BufferBytes:             raw.BufferBytes,
-		BufferUsedBytes:         raw.BufferUsedBytes,
+		Attached:                   raw.Attached != 0,
+		StoredBlocks:               raw.StoredBlocks,
+		RemovedBlocks:              raw.RemovedBlocks,
+		ClearedBlocks:              raw.ClearedBlocks,
+		Clears:                     raw.Clears,
+		DroppedEvents:              raw.DroppedEvents,
+		DeferredBlocks:             raw.DeferredBlocks,
+		HealedBlocks:               raw.HealedBlocks,
+		DeferredEvictedBlocks:      raw.DeferredEvictedBlocks,
+		PendingBlocks:              raw.PendingBlocks,
+		UnannouncedRemovals:        raw.UnannouncedRemovals,
+		PartialBlocksSuppressed:    raw.PartialBlocksSuppressed,
+		AnnouncedBlocks:            raw.AnnouncedBlocks,
+		HashCollisions:             raw.HashCollisions,
+		SupersededRecords:          raw.SupersededRecords,
+		DrainedBatches:             raw.DrainedBatches,
+		DrainedEvents:              raw.DrainedEvents,
+		DrainedStoredBlocks:        raw.DrainedStoredBlocks,
+		DrainedRemovedBlocks:       raw.DrainedRemovedBlocks,
+		MirrorBlocks:               raw.MirrorBlocks,
+		BufferBytes:                raw.BufferBytes,
+		BufferUsedBytes:            raw.BufferUsedBytes,
+		MultimodalBlocksSuppressed: raw.MultimodalBlocksSuppressed,
+		SuppressedBlocks:           raw.SuppressedBlocks,
 	}, nil
 }
 

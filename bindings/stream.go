@@ -18,9 +18,10 @@ import (
 // Stream is the event stream of one manager. One goroutine at a time drains
 // it; all other methods may be called from any goroutine.
 type Stream struct {
-	raw  cgo.Stream
-	form event.Form
-	wake chan struct{}
+	raw        cgo.Stream
+	form       event.Form
+	multimodal Multimodal
+	wake       chan struct{}
 
 	mu       sync.Mutex
 	changed  sync.Cond // draining, borrowed or closed changed
@@ -56,11 +57,12 @@ func NewStream(config StreamConfig) (*Stream, error) {
 		return nil, callError(op, status, &e)
 	}
 	s := &Stream{
-		raw:   handle,
-		form:  config.Form,
-		wake:  make(chan struct{}, 1),
-		view:  new(cgo.BorrowedBatch),
-		names: make(map[string]string),
+		raw:        handle,
+		form:       config.Form,
+		multimodal: config.Multimodal,
+		wake:       make(chan struct{}, 1),
+		view:       new(cgo.BorrowedBatch),
+		names:      make(map[string]string),
 	}
 	s.changed.L = &s.mu
 	for i := range s.batches {
@@ -72,6 +74,9 @@ func NewStream(config StreamConfig) (*Stream, error) {
 
 // Form is how the stream's keys become wire hashes.
 func (s *Stream) Form() event.Form { return s.form }
+
+// Multimodal is what the stream tells of blocks with digest tokens.
+func (s *Stream) Multimodal() Multimodal { return s.multimodal }
 
 // Flush wakes the drainer. A scheduler calls it at the end of a step; it never
 // waits and never allocates. It may be called at any time, also after Close.
@@ -284,6 +289,7 @@ func (b *Batch) Clone() *Batch {
 			stored.Hashes = slices.Clone(e.Hashes)
 			stored.Digests = slices.Clone(e.Digests)
 			stored.Tokens = slices.Clone(e.Tokens)
+			stored.MMDigests = slices.Clone(e.MMDigests)
 			c.Events[i] = &stored
 		case *event.BlockRemoved:
 			removed := *e
@@ -333,6 +339,7 @@ func (s *Stream) fill(b *Batch) {
 	scopes, text := s.view.Scopes(), s.view.Strings()
 	digests := cgo.Digests[event.Digest](s.view)
 	parents := cgo.ParentDigests[event.Digest](s.view)
+	multimodal := cgo.Multimodal[event.Digest](s.view)
 
 	// Counted first: events point into these slices, which must not move.
 	stored, removed := 0, 0
@@ -363,6 +370,9 @@ func (s *Stream) fill(b *Batch) {
 				BlockSize: e.BlockSize,
 				Medium:    mediumName(e.Medium),
 				HasMedium: true,
+			}
+			if n := uint64(e.MultimodalCount); n != 0 {
+				o.MMDigests = multimodal[e.MultimodalOffset:][:n:n]
 			}
 			if digests != nil {
 				o.Digests = digests[e.HashOffset:end:end]

@@ -41,6 +41,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(StreamConfig{}.MaxEntries) - unsafe.Sizeof(C.kvc_stream_config{}.max_entries)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(StreamConfig{}.MaxBlocksPerEvent) - unsafe.Offsetof(C.kvc_stream_config{}.max_blocks_per_event)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(StreamConfig{}.MaxBlocksPerEvent) - unsafe.Sizeof(C.kvc_stream_config{}.max_blocks_per_event)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamConfig{}.Multimodal) - unsafe.Offsetof(C.kvc_stream_config{}.multimodal)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamConfig{}.Multimodal) - unsafe.Sizeof(C.kvc_stream_config{}.multimodal)]struct{}{}
 
 	// kvc_event
 	_ [0]struct{} = [unsafe.Sizeof(Event{}) - unsafe.Sizeof(C.kvc_event{})]struct{}{}
@@ -66,6 +68,10 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Event{}.Group) - unsafe.Sizeof(C.kvc_event{}.group)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Event{}.Medium) - unsafe.Offsetof(C.kvc_event{}.medium)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Event{}.Medium) - unsafe.Sizeof(C.kvc_event{}.medium)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Event{}.MultimodalCount) - unsafe.Offsetof(C.kvc_event{}.multimodal_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Event{}.MultimodalCount) - unsafe.Sizeof(C.kvc_event{}.multimodal_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Event{}.MultimodalOffset) - unsafe.Offsetof(C.kvc_event{}.multimodal_offset)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Event{}.MultimodalOffset) - unsafe.Sizeof(C.kvc_event{}.multimodal_offset)]struct{}{}
 
 	// kvc_event_scope
 	_ [0]struct{} = [unsafe.Sizeof(EventScope{}) - unsafe.Sizeof(C.kvc_event_scope{})]struct{}{}
@@ -108,6 +114,10 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.RemainingBytes) - unsafe.Sizeof(C.kvc_borrowed_batch{}.remaining_bytes)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.PendingBlocks) - unsafe.Offsetof(C.kvc_borrowed_batch{}.pending_blocks)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.PendingBlocks) - unsafe.Sizeof(C.kvc_borrowed_batch{}.pending_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.multimodal) - unsafe.Offsetof(C.kvc_borrowed_batch{}.multimodal)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.multimodal) - unsafe.Sizeof(C.kvc_borrowed_batch{}.multimodal)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.multimodalCount) - unsafe.Offsetof(C.kvc_borrowed_batch{}.multimodal_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.multimodalCount) - unsafe.Sizeof(C.kvc_borrowed_batch{}.multimodal_count)]struct{}{}
 
 	// kvc_stream_stats
 	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}) - unsafe.Sizeof(C.kvc_stream_stats{})]struct{}{}
@@ -157,6 +167,10 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.BufferBytes) - unsafe.Sizeof(C.kvc_stream_stats{}.buffer_bytes)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.BufferUsedBytes) - unsafe.Offsetof(C.kvc_stream_stats{}.buffer_used_bytes)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.BufferUsedBytes) - unsafe.Sizeof(C.kvc_stream_stats{}.buffer_used_bytes)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.MultimodalBlocksSuppressed) - unsafe.Offsetof(C.kvc_stream_stats{}.multimodal_blocks_suppressed)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.MultimodalBlocksSuppressed) - unsafe.Sizeof(C.kvc_stream_stats{}.multimodal_blocks_suppressed)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.SuppressedBlocks) - unsafe.Offsetof(C.kvc_stream_stats{}.suppressed_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.SuppressedBlocks) - unsafe.Sizeof(C.kvc_stream_stats{}.suppressed_blocks)]struct{}{}
 
 	// kvc_config
 	_ [0]struct{} = [unsafe.Sizeof(Config{}) - unsafe.Sizeof(C.kvc_config{})]struct{}{}
@@ -188,6 +202,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Config{}.LRFUGhosts) - unsafe.Sizeof(C.kvc_config{}.lrfu_ghosts)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Config{}.DeviceOrdinal) - unsafe.Offsetof(C.kvc_config{}.device_ordinal)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Config{}.DeviceOrdinal) - unsafe.Sizeof(C.kvc_config{}.device_ordinal)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.MaxDigests) - unsafe.Offsetof(C.kvc_config{}.max_digests)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.MaxDigests) - unsafe.Sizeof(C.kvc_config{}.max_digests)]struct{}{}
 
 	// kvc_scope
 	_ [0]struct{} = [unsafe.Sizeof(Scope{}) - unsafe.Sizeof(C.kvc_scope{})]struct{}{}
@@ -231,6 +247,10 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Prompt{}.MatchBackoff) - unsafe.Sizeof(C.kvc_prompt{}.match_backoff)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Prompt{}.StopBefore) - unsafe.Offsetof(C.kvc_prompt{}.stop_before)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Prompt{}.StopBefore) - unsafe.Sizeof(C.kvc_prompt{}.stop_before)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Prompt{}.DigestCount) - unsafe.Offsetof(C.kvc_prompt{}.digest_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Prompt{}.DigestCount) - unsafe.Sizeof(C.kvc_prompt{}.digest_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Prompt{}.DigestOffset) - unsafe.Offsetof(C.kvc_prompt{}.digest_offset)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Prompt{}.DigestOffset) - unsafe.Sizeof(C.kvc_prompt{}.digest_offset)]struct{}{}
 
 	// kvc_create_result
 	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}) - unsafe.Sizeof(C.kvc_create_result{})]struct{}{}
@@ -284,6 +304,10 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(CommitItem{}.Flags) - unsafe.Sizeof(C.kvc_commit_item{}.flags)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(CommitItem{}.Fence) - unsafe.Offsetof(C.kvc_commit_item{}.fence)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(CommitItem{}.Fence) - unsafe.Sizeof(C.kvc_commit_item{}.fence)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CommitItem{}.DigestOffset) - unsafe.Offsetof(C.kvc_commit_item{}.digest_offset)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CommitItem{}.DigestOffset) - unsafe.Sizeof(C.kvc_commit_item{}.digest_offset)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CommitItem{}.DigestCount) - unsafe.Offsetof(C.kvc_commit_item{}.digest_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CommitItem{}.DigestCount) - unsafe.Sizeof(C.kvc_commit_item{}.digest_count)]struct{}{}
 
 	// kvc_commit_result
 	_ [0]struct{} = [unsafe.Sizeof(CommitResult{}) - unsafe.Sizeof(C.kvc_commit_result{})]struct{}{}
@@ -456,6 +480,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.PeakPinnedPages) - unsafe.Sizeof(C.kvc_stats{}.peak_pinned_pages)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Stats{}.PeakQuarantinedPages) - unsafe.Offsetof(C.kvc_stats{}.peak_quarantined_pages)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.PeakQuarantinedPages) - unsafe.Sizeof(C.kvc_stats{}.peak_quarantined_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.Digests) - unsafe.Offsetof(C.kvc_stats{}.digests)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.Digests) - unsafe.Sizeof(C.kvc_stats{}.digests)]struct{}{}
 
 	// kvc_resident_block
 	_ [0]struct{} = [unsafe.Sizeof(ResidentBlock{}) - unsafe.Sizeof(C.kvc_resident_block{})]struct{}{}

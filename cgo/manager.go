@@ -48,6 +48,8 @@ type Config struct {
 	MaxPinnedPages     uint32
 	LRFUGhosts         uint32
 	DeviceOrdinal      uint32
+	MaxDigests         uint32
+	_                  uint32
 }
 
 // Init sets the struct size and the library's defaults.
@@ -118,6 +120,7 @@ type Stats struct {
 	PinnedPages          uint64
 	PeakPinnedPages      uint64
 	PeakQuarantinedPages uint64
+	Digests              uint64
 }
 
 // HistogramSlots is KVC_HISTOGRAM_SLOTS.

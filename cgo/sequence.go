@@ -32,6 +32,8 @@ const (
 	NoScope uint32 = C.KVC_NO_SCOPE
 	// ComputeNothing in Prompt.MustCompute allows a full hit; 0 there means 1.
 	ComputeNothing uint32 = C.KVC_COMPUTE_NOTHING
+	// DigestBit marks tokens that name a digest.
+	DigestBit uint32 = C.KVC_DIGEST_BIT
 	// NoBlock in CommitResult.FirstChangedBlock says that no page changed.
 	NoBlock uint32 = 1<<32 - 1
 )
@@ -72,6 +74,9 @@ type Prompt struct {
 	Flags        uint32
 	MatchBackoff uint32
 	StopBefore   uint64
+	DigestOffset uint64
+	DigestCount  uint32
+	_            uint32
 }
 
 // CreateResult is kvc_create_result.
@@ -108,12 +113,13 @@ type GrowResult struct {
 
 // CommitItem is kvc_commit_item.
 type CommitItem struct {
-	Sequence    uint64
-	TokenOffset uint64
-	TokenCount  uint64
-	Flags       uint32
-	_           uint32
-	Fence       Fence
+	Sequence     uint64
+	TokenOffset  uint64
+	TokenCount   uint64
+	Flags        uint32
+	DigestCount  uint32
+	Fence        Fence
+	DigestOffset uint64
 }
 
 // CommitResult is kvc_commit_result.
@@ -178,13 +184,15 @@ func (m Manager) SequencesGrow(items []GrowItem, results []GrowResult, evicted [
 	return int(told), Status(s)
 }
 
-// SequencesCommit appends tokens; results must be as long as items.
-func (m Manager) SequencesCommit(items []CommitItem, tokens []uint32, results []CommitResult,
-	err *Error) Status {
+// SequencesCommit appends tokens, whose digests are in bytes; results must be as
+// long as items.
+func (m Manager) SequencesCommit(items []CommitItem, tokens []uint32, bytes []byte,
+	results []CommitResult, err *Error) Status {
 	_ = results[:len(items)]
 	return Status(C.kvc_sequences_commit(m.c, C.uint32_t(len(items)),
 		(*C.kvc_commit_item)(unsafe.Pointer(unsafe.SliceData(items))),
 		(*C.uint32_t)(unsafe.SliceData(tokens)), C.uint64_t(len(tokens)),
+		(*C.uint8_t)(unsafe.SliceData(bytes)), C.uint64_t(len(bytes)),
 		(*C.kvc_commit_result)(unsafe.Pointer(unsafe.SliceData(results))), err.c()))
 }
 

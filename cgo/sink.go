@@ -25,6 +25,12 @@ const (
 	HashBytes      uint32 = C.KVC_HASH_BYTES
 )
 
+// What a stream tells of multimodal blocks.
+const (
+	MultimodalSuppress uint32 = C.KVC_MULTIMODAL_SUPPRESS
+	MultimodalAnnounce uint32 = C.KVC_MULTIMODAL_ANNOUNCE
+)
+
 // Kinds and flags of events, media.
 const (
 	EventStored  uint32 = C.KVC_EVENT_STORED
@@ -44,6 +50,7 @@ type StreamConfig struct {
 	HashForm          uint32
 	MaxEntries        uint32
 	MaxBlocksPerEvent uint32
+	Multimodal        uint32
 }
 
 // Init sets the struct size and the library's defaults.
@@ -66,18 +73,19 @@ func (s Stream) Destroy() { C.kvc_stream_destroy(s.c) }
 
 // Event is kvc_event.
 type Event struct {
-	Kind        uint32
-	Flags       uint32
-	Scope       uint32
-	BlockSize   uint32
-	HashOffset  uint64
-	HashCount   uint64
-	TokenOffset uint64
-	TokenCount  uint64
-	ParentHash  uint64
-	Group       uint16
-	Medium      uint16
-	_           uint32
+	Kind             uint32
+	Flags            uint32
+	Scope            uint32
+	BlockSize        uint32
+	HashOffset       uint64
+	HashCount        uint64
+	TokenOffset      uint64
+	TokenCount       uint64
+	ParentHash       uint64
+	Group            uint16
+	Medium           uint16
+	MultimodalCount  uint32
+	MultimodalOffset uint64
 }
 
 // EventScope is kvc_event_scope.
@@ -91,20 +99,22 @@ type EventScope struct {
 // BorrowedBatch is kvc_borrowed_batch. Everything it points to is the
 // library's and valid until the next Drain or Destroy of the same stream.
 type BorrowedBatch struct {
-	events         *Event
-	hashes         *uint64
-	digests        *byte
-	parentDigests  *byte
-	tokens         *uint32
-	scopes         *EventScope
-	strings        *byte
-	eventCount     uint64
-	hashCount      uint64
-	tokenCount     uint64
-	scopeCount     uint64
-	stringSize     uint64
-	RemainingBytes uint64
-	PendingBlocks  uint64
+	events          *Event
+	hashes          *uint64
+	digests         *byte
+	parentDigests   *byte
+	tokens          *uint32
+	scopes          *EventScope
+	strings         *byte
+	multimodal      *byte
+	eventCount      uint64
+	hashCount       uint64
+	tokenCount      uint64
+	scopeCount      uint64
+	stringSize      uint64
+	multimodalCount uint64
+	RemainingBytes  uint64
+	PendingBlocks   uint64
 }
 
 // Events is borrowed.
@@ -121,6 +131,11 @@ func (b *BorrowedBatch) Scopes() []EventScope { return unsafe.Slice(b.scopes, b.
 
 // Strings is borrowed; names are cut out of it.
 func (b *BorrowedBatch) Strings() []byte { return unsafe.Slice(b.strings, b.stringSize) }
+
+// Multimodal is borrowed: the digests of all events' digest tokens.
+func Multimodal[T ~[32]byte](b *BorrowedBatch) []T {
+	return unsafe.Slice((*T)(unsafe.Pointer(b.multimodal)), b.multimodalCount)
+}
 
 // Digests is borrowed: one digest per hash, nil unless the form is HashBytes.
 func Digests[T ~[32]byte](b *BorrowedBatch) []T {
@@ -148,29 +163,31 @@ func (s Stream) Drain(maxEvents, maxBlocks uint64, out *BorrowedBatch, err *Erro
 
 // StreamStats is kvc_stream_stats.
 type StreamStats struct {
-	StructSize              uint32
-	Attached                uint32
-	StoredBlocks            uint64
-	RemovedBlocks           uint64
-	ClearedBlocks           uint64
-	Clears                  uint64
-	DroppedEvents           uint64
-	DeferredBlocks          uint64
-	HealedBlocks            uint64
-	DeferredEvictedBlocks   uint64
-	PendingBlocks           uint64
-	UnannouncedRemovals     uint64
-	PartialBlocksSuppressed uint64
-	AnnouncedBlocks         uint64
-	HashCollisions          uint64
-	SupersededRecords       uint64
-	DrainedBatches          uint64
-	DrainedEvents           uint64
-	DrainedStoredBlocks     uint64
-	DrainedRemovedBlocks    uint64
-	MirrorBlocks            uint64
-	BufferBytes             uint64
-	BufferUsedBytes         uint64
+	StructSize                 uint32
+	Attached                   uint32
+	StoredBlocks               uint64
+	RemovedBlocks              uint64
+	ClearedBlocks              uint64
+	Clears                     uint64
+	DroppedEvents              uint64
+	DeferredBlocks             uint64
+	HealedBlocks               uint64
+	DeferredEvictedBlocks      uint64
+	PendingBlocks              uint64
+	UnannouncedRemovals        uint64
+	PartialBlocksSuppressed    uint64
+	AnnouncedBlocks            uint64
+	HashCollisions             uint64
+	SupersededRecords          uint64
+	DrainedBatches             uint64
+	DrainedEvents              uint64
+	DrainedStoredBlocks        uint64
+	DrainedRemovedBlocks       uint64
+	MirrorBlocks               uint64
+	BufferBytes                uint64
+	BufferUsedBytes            uint64
+	MultimodalBlocksSuppressed uint64
+	SuppressedBlocks           uint64
 }
 
 // Init sets the struct size.

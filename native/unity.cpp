@@ -13,6 +13,8 @@
 #include "native/src/device_table.cpp"
 #include "native/src/drop_scope.cpp"
 #include "native/src/eviction_order.cpp"
+#include "native/src/digest_table.cpp"
+#include "native/src/digests.cpp"
 #include "native/src/fence_pool.cpp"
 #include "native/src/geometry.cpp"
 #include "native/src/geometry_capi.cpp"

@@ -86,6 +86,7 @@ func cloneEvent(ev event.Event) event.Event {
 		c.Hashes = slices.Clone(e.Hashes)
 		c.Digests = slices.Clone(e.Digests)
 		c.Tokens = slices.Clone(e.Tokens)
+		c.MMDigests = slices.Clone(e.MMDigests)
 		if e.Extra != nil {
 			x := *e.Extra
 			x.HexTokens = slices.Clone(x.HexTokens)

@@ -12,6 +12,17 @@ package event
 // Digest is a block key: SHA-256 over the parent's key and the block's tokens.
 type Digest [32]byte
 
+// DigestToken is the token that stands for the i-th of the digests that come with
+// the tokens. i is below 2^31.
+func DigestToken(i int) uint32 { return digestBit | uint32(i) }
+
+// IsDigestToken tells the digest's index back; false: the token is a token id.
+func IsDigestToken(token uint32) (int, bool) {
+	return int(token &^ digestBit), token&digestBit != 0
+}
+
+const digestBit = 1 << 31
+
 // Form says how a 64-bit hash pattern is to be read and written.
 type Form uint8
 
@@ -46,9 +57,14 @@ type BlockStored struct {
 	ParentDigest Digest
 	HasParent    bool
 
-	// Tokens holds BlockSize token ids for each block, in order.
+	// Tokens holds BlockSize token ids for each block, in order. DigestToken(i)
+	// stands for MMDigests[i].
 	Tokens    []uint32
 	BlockSize uint32
+	// MMDigests are those of the multimodal items among the tokens, one for each
+	// such token, in their order. Only a stream that announces multimodal blocks
+	// has any, and the wire encoder takes no event that has.
+	MMDigests []Digest
 
 	// LoRAID is meaningful only if HasLoRAID; LoRAName "" means no name.
 	LoRAID    uint64

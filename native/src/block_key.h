@@ -15,6 +15,7 @@
 #include "kvcast/kvcast.h"
 #include "native/src/scope.h"
 #include "native/src/sha256.h"
+#include "native/src/types.h"
 
 namespace kvcast {
 
@@ -30,6 +31,13 @@ void RootKey(const ScopeView& scope, uint8_t out[kKeyBytes]);
 // SHA-256 of the parent's key and `n` tokens (u32, little-endian).
 void BlockKey(const uint8_t parent[kKeyBytes], const uint32_t* tokens, uint32_t n,
               uint8_t out[kKeyBytes]);
+
+// The same for a block with digest tokens: each contributes the 32 bytes at
+// bytes_of(token) in place of its four.
+template <typename BytesOf>
+void BlockKey(const uint8_t parent[kKeyBytes], const uint32_t* tokens, uint32_t n,
+              BytesOf&& bytes_of, uint8_t out[kKeyBytes],
+              const Sha256Kernels& kernels = Sha256Best());
 
 // Eight bytes as a big-endian number.
 [[nodiscard]] inline uint64_t LoadBigEndian64(const uint8_t* bytes) {
@@ -92,6 +100,26 @@ inline void StoreTokens(uint8_t* out, const uint32_t* tokens, uint32_t n) {
     out[4 * size_t{i} + 3] = static_cast<uint8_t>(tokens[i] >> 24);
   }
 #endif
+}
+
+template <typename BytesOf>
+void BlockKey(const uint8_t parent[kKeyBytes], const uint32_t* tokens, uint32_t n,
+              BytesOf&& bytes_of, uint8_t out[kKeyBytes], const Sha256Kernels& kernels) {
+  Sha256 hash(kernels);
+  hash.Update(parent, kKeyBytes);
+  for (uint32_t i = 0; i < n;) {
+    if ((tokens[i] & kDigestBit) != 0) {
+      hash.Update(bytes_of(tokens[i++]), kDigestBytes);
+      continue;
+    }
+    uint8_t piece[256];
+    uint32_t count = 0;
+    while (count < 64 && i + count < n && (tokens[i + count] & kDigestBit) == 0) ++count;
+    StoreTokens(piece, tokens + i, count);
+    hash.Update(piece, size_t{count} * 4);
+    i += count;
+  }
+  hash.Final(out);
 }
 
 }  // namespace kvcast

@@ -15,17 +15,17 @@
 // Layouts are part of the ABI: Go mirrors them byte by byte.
 static_assert(sizeof(kvc_error) == 256 && offsetof(kvc_error, message) == 8);
 static_assert(sizeof(kvc_live_handles) == 24);
-static_assert(sizeof(kvc_config) == 64 && offsetof(kvc_config, page_bytes) == 24);
+static_assert(sizeof(kvc_config) == 72 && offsetof(kvc_config, page_bytes) == 24);
 static_assert(sizeof(kvc_scope) == 48 && offsetof(kvc_scope, lora_name_offset) == 24);
 static_assert(sizeof(kvc_fence) == 16);
-static_assert(sizeof(kvc_prompt) == 48 && offsetof(kvc_prompt, scope) == 24);
+static_assert(sizeof(kvc_prompt) == 64 && offsetof(kvc_prompt, digest_offset) == 48);
 static_assert(sizeof(kvc_create_result) == 88 && offsetof(kvc_create_result, waits) == 24);
 static_assert(sizeof(kvc_probe_result) == 16);
 static_assert(sizeof(kvc_grow_item) == 16 && sizeof(kvc_grow_result) == 24);
-static_assert(sizeof(kvc_commit_item) == 48);
+static_assert(sizeof(kvc_commit_item) == 56 && offsetof(kvc_commit_item, digest_offset) == 48);
 static_assert(sizeof(kvc_commit_result) == 96 && offsetof(kvc_commit_result, waits) == 32);
 static_assert(sizeof(kvc_sequence_info) == 48);
-static_assert(sizeof(kvc_stats) == 8 + 37 * 8);
+static_assert(sizeof(kvc_stats) == 8 + 38 * 8);
 static_assert(sizeof(kvc_resident_block) == 48 && offsetof(kvc_resident_block, digest) == 16);
 static_assert(sizeof(kvc_host_fill) == 16);
 
@@ -179,14 +179,18 @@ kvc_status kvc_sequences_grow(kvc_manager* manager, uint32_t count, const kvc_gr
 }
 
 kvc_status kvc_sequences_commit(kvc_manager* manager, uint32_t count, const kvc_commit_item* items,
-                                const uint32_t* tokens, uint64_t token_count,
-                                kvc_commit_result* results, kvc_error* error) KVC_NOEXCEPT {
+                                const uint32_t* tokens, uint64_t token_count, const uint8_t* bytes,
+                                uint64_t byte_count, kvc_commit_result* results,
+                                kvc_error* error) KVC_NOEXCEPT {
   return capi::Call(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(items, count, "items[] is NULL");
     capi::RequireArray(tokens, token_count, "tokens[] is NULL");
+    capi::RequireArray(bytes, byte_count, "bytes[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     static const uint32_t kNoTokens = 0;
-    core.Commit(count, items, tokens != nullptr ? tokens : &kNoTokens, token_count, results, error);
+    core.Commit(count, items,
+                {tokens != nullptr ? tokens : &kNoTokens, token_count, bytes, byte_count}, results,
+                error);
     return KVC_OK;
   });
 }

@@ -206,6 +206,7 @@ const char* Manager::CheckNodes(uint32_t* where) {
   }
   uint64_t announced = 0;
   uint64_t deferred = 0;
+  uint64_t suppressed = 0;
   for (NodeId id = 0; id < tree_.high_water(); ++id) {
     if (!tree_.alive(id)) continue;
     *where = id;
@@ -223,6 +224,12 @@ const char* Manager::CheckNodes(uint32_t* where) {
     }
     const bool parent_told =
         IsRoot(n.parent) || tree_.node(n.parent).announce == Announce::kAnnounced;
+    const bool silent = sink_attached_ && suppress_multimodal_ &&
+                        (n.digests || (!IsRoot(n.parent) &&
+                                       tree_.node(n.parent).announce == Announce::kSuppressed));
+    if (silent != (n.announce == Announce::kSuppressed)) {
+      return "a block is suppressed without a reason, or is not although it should be";
+    }
     switch (n.announce) {
       case Announce::kAnnounced:
         ++announced;
@@ -231,8 +238,11 @@ const char* Manager::CheckNodes(uint32_t* where) {
       case Announce::kDeferred:
         ++deferred;
         break;
+      case Announce::kSuppressed:
+        ++suppressed;
+        break;
       case Announce::kNone:
-        if (sink_attached_) return "a block is neither announced nor deferred";
+        if (sink_attached_) return "a block is neither announced nor deferred nor suppressed";
         break;
     }
     if (!sink_attached_ && n.announce != Announce::kNone) {
@@ -273,6 +283,7 @@ const char* Manager::CheckNodes(uint32_t* where) {
   if (!removals_.empty() || !victims_.empty() || !strip_.empty()) return "a step left work undone";
   if (sink_attached_) {
     const DeferralCounters& c = *deferral_;
+    if (c.suppressed_blocks.load() != suppressed) return "the suppressed blocks are miscounted";
     if (c.pending_blocks.load() != deferred ||
         c.deferred_blocks.load() !=
             c.healed_blocks.load() + c.deferred_evicted_blocks.load() + deferred) {
@@ -360,6 +371,47 @@ const char* Manager::CheckSequences(uint32_t* where) {
   return slots + open == max_sequences_ ? nullptr : "the free sequences are miscounted";
 }
 
+const char* Manager::CheckDigests(uint32_t* where) {
+  *where = kNil;
+  if (const char* wrong = digests_.Check(); wrong != nullptr) return wrong;
+  std::vector<uint64_t> uses(digests_.slots(), 0);
+  const auto count = [&](const uint32_t* tokens, uint64_t n) {
+    for (uint64_t i = 0; i < n; ++i) {
+      if ((tokens[i] & kDigestBit) == 0) continue;
+      if (!digests_.Valid(tokens[i])) return false;
+      ++uses[digests_.slot_of(tokens[i])];
+    }
+    return true;
+  };
+  for (NodeId id = 0; id < tree_.high_water(); ++id) {
+    if (!tree_.alive(id)) continue;
+    *where = id;
+    if (tree_.node(id).digests != AnyDigest(tree_.tokens(id), block_size_)) {
+      return "a block does not know whether it has digests";
+    }
+    if (!count(tree_.tokens(id), block_size_)) return "a block has a digest that is not there";
+  }
+  for (uint32_t index = 0; index < max_sequences_; ++index) {
+    const Sequence& seq = sequences_[index];
+    *where = index;
+    if (seq.path_digests != AnyDigest(seq.path.data(), seq.path.size())) {
+      return "a suspended sequence does not know whether its path has digests";
+    }
+    if (!count(seq.path.data(), seq.path.size())) return "a path has a digest that is not there";
+    const uint64_t in_tail = seq.open ? seq.committed % block_size_ : 0;
+    if (seq.tail_digests != AnyDigest(Tail(index), in_tail)) {
+      return "a sequence does not know whether its tail has digests";
+    }
+    if (!count(Tail(index), in_tail)) return "a tail has a digest that is not there";
+  }
+  for (size_t slot = 0; slot < uses.size(); ++slot) {
+    *where = static_cast<uint32_t>(slot);
+    if (digests_.uses(slot) != uses[slot]) return "the uses of a digest are miscounted";
+  }
+  *where = kNil;
+  return nullptr;
+}
+
 kvc_status Manager::Check(kvc_error* error) {
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   pages_.Poll();
@@ -369,6 +421,7 @@ kvc_status Manager::Check(kvc_error* error) {
   if (wrong == nullptr) wrong = CheckNodes(&where);
   if (wrong == nullptr) wrong = CheckOrder(&where);
   if (wrong == nullptr) wrong = CheckSequences(&where);
+  if (wrong == nullptr) wrong = CheckDigests(&where);
   if (wrong == nullptr) return KVC_OK;
   std::string text = wrong;
   if (where != kNil) text += " (at " + std::to_string(where) + ")";
@@ -385,21 +438,24 @@ kvc_status Manager::Resident(kvc_hash_form form, uint64_t capacity, kvc_resident
   };
   std::vector<Copy> copies;
   std::vector<uint32_t> tokens;
+  std::vector<uint8_t> digests;  // by slot
   std::vector<Scope> scopes;
   // Memory is taken and touched without the lock; under it there is only the
   // copying. If the tree has outgrown it meanwhile, again with more.
-  for (size_t nodes = 0, roots = 0;;) {
+  for (size_t nodes = 0, roots = 0, slots = 0;;) {
     copies.resize(nodes);
     tokens.resize(nodes * block_size_);
+    digests.resize(slots * kDigestBytes);
     scopes.resize(roots);
     std::shared_lock<WriterFirstMutex> lock(mutex_);
     if (tree_.size() > capacity) {
       *count = tree_.size();
       return Fail(error, KVC_INVALID_ARGUMENT, "blocks[] is too small for the resident set");
     }
-    if (tree_.high_water() > nodes || tree_.root_slots() > roots) {
+    if (tree_.high_water() > nodes || tree_.root_slots() > roots || digests_.slots() > slots) {
       nodes = tree_.high_water();
       roots = tree_.root_slots();
+      slots = digests_.slots();
       continue;
     }
     copies.resize(tree_.high_water());
@@ -409,6 +465,7 @@ kvc_status Manager::Resident(kvc_hash_form form, uint64_t capacity, kvc_resident
       std::memcpy(&tokens[size_t{id} * block_size_], tree_.tokens(id),
                   size_t{block_size_} * sizeof(uint32_t));
     }
+    digests_.CopyTo(digests.data());
     for (RootId id = 0; id < tree_.root_slots(); ++id) scopes[id] = tree_.root(id).scope;
     break;
   }
@@ -433,7 +490,10 @@ kvc_status Manager::Resident(kvc_hash_form form, uint64_t capacity, kvc_resident
         std::memcpy(parent_key, blocks[copies[copies[id].parent].at].digest, sizeof parent_key);
       }
       kvc_resident_block& out = blocks[written];
-      BlockKey(parent_key, &tokens[size_t{id} * block_size_], block_size_, out.digest);
+      BlockKey(
+          parent_key, &tokens[size_t{id} * block_size_], block_size_,
+          [&](uint32_t token) { return &digests[digests_.slot_of(token) * kDigestBytes]; },
+          out.digest);
       out.hash = WireHash(out.digest, form);
       out.announced = copies[id].announced;
       out.reserved = 0;

@@ -11,12 +11,9 @@
 
 namespace kvcast {
 
-kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* tokens,
+kvc_status Manager::CommitOne(const kvc_commit_item& item, const TokenView& view,
                               kvc_commit_result* result, kvc_error* error) {
   using sequences::Item;
-  if (!sequences::TokensInRange(tokens, item.token_count)) {
-    return Item(error, KVC_INVALID_ARGUMENT, "a committed token is 2^31 or more");
-  }
   if ((item.flags & ~uint32_t{KVC_COMMIT_FENCE}) != 0) {
     return Item(error, KVC_INVALID_ARGUMENT, "a commit item has unknown flags");
   }
@@ -43,10 +40,16 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
   const uint64_t touched =
       item.token_count == 0 ? 0 : (seq->committed + item.token_count - 1) / block_size_ + 1 - first;
   fences_.Reserve(links + (import ? touched : 0) + 5);
+  if (view.digests != nullptr) {
+    if (const kvc_status full = Intern(view, item.token_count, error); full != KVC_OK) return full;
+  }
 
   // From here on nothing throws.
   uint32_t* tail = Tail(index);
-  const uint32_t* next = tokens;
+  const uint32_t* next = view.digests != nullptr ? interned_.data() : view.tokens;
+  // The call, or the tail, uses the digests among the tokens; each block that
+  // becomes full takes its uses over or gives them up.
+  const bool digests = view.digests != nullptr || seq->tail_digests;
   uint64_t left = item.token_count;
   uint64_t from_tail = 0;  // blocks whose tokens stand in the tail buffer: 0 or 1
   if (in_tail != 0 && blocks != 0) {
@@ -100,6 +103,7 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
           const NodeId added = tree_.Insert(hashes[i], seq->last, block, ours);
           pages_.Found(ours, added);
           pages_.AddReady(ours, ready);
+          if (digests) tree_.node(added).digests = AnyDigest(block, block_size_);
           if (scores_ != nullptr) EnterBlock(ours);
           if (above < kDefaultClass) RaiseAbove(added);
           above = kDefaultClass;
@@ -123,6 +127,7 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
             fences_.Collect(pages_[theirs].ready, seq->slot, &waits);
           }
           above = pages_[theirs].listed;
+          if (digests) digests_.ReleaseAll(block, block_size_);
           seq->pages[at] = theirs;
           seq->table.Touch(static_cast<uint32_t>(at), static_cast<uint32_t>(at) + 1);
           pages_.Drop(ours, At(FenceSite::kCommitGivenBack, fence));
@@ -148,28 +153,49 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const uint32_t* token
   }
   fences_.Release(fence);
   const uint64_t direct = blocks - from_tail;
+  for (uint64_t k = links; digests && k < blocks; ++k) {
+    digests_.ReleaseAll(k < from_tail ? tail : next + (k - from_tail) * block_size_, block_size_);
+  }
   next += direct * block_size_;
   left -= direct * block_size_;
   if (left != 0) std::memcpy(tail + (blocks != 0 ? 0 : in_tail), next, left * sizeof(uint32_t));
+  if (digests) {
+    seq->tail_digests = (blocks == 0 && seq->tail_digests) || AnyDigest(next, left);
+  }
   seq->committed += item.token_count;
   result->committed_tokens = seq->committed;
   return KVC_OK;
 }
 
-void Manager::Commit(uint32_t count, const kvc_commit_item* items, const uint32_t* tokens,
-                     uint64_t token_count, kvc_commit_result* results, kvc_error* error) {
+void Manager::Commit(uint32_t count, const kvc_commit_item* items, const CommitArrays& in,
+                     kvc_commit_result* results, kvc_error* error) {
+  using sequences::Inside;
+  using sequences::Item;
   for (uint32_t i = 0; i < count; ++i) {
     results[i] = {};
     results[i].first_changed_block = UINT32_MAX;
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    if (!sequences::Inside(items[i].token_offset, items[i].token_count, token_count)) {
+    const kvc_commit_item& item = items[i];
+    if (!Inside(item.token_offset, item.token_count, in.token_count)) {
       results[i].status =
-          sequences::Item(story, KVC_INVALID_ARGUMENT, "an item's tokens are outside tokens[]");
+          Item(story, KVC_INVALID_ARGUMENT, "an item's tokens are outside tokens[]");
       continue;
     }
-    results[i].status = Guard(story, [&] {
-      return CommitOne(items[i], tokens + items[i].token_offset, &results[i], story);
-    });
+    if (!Inside(item.digest_offset, uint64_t{item.digest_count} * kDigestBytes, in.byte_count)) {
+      results[i].status =
+          Item(story, KVC_INVALID_ARGUMENT, "an item's digests are outside bytes[]");
+      continue;
+    }
+    TokenView given{in.tokens + item.token_offset, nullptr};
+    bool digests = false;
+    if (!sequences::TokensInRange(given.tokens, item.token_count, item.digest_count, &digests)) {
+      results[i].status =
+          Item(story, KVC_INVALID_ARGUMENT,
+               "a committed token is 2^31 or more and names none of the item's digests");
+      continue;
+    }
+    if (digests) given.digests = in.bytes + item.digest_offset;
+    results[i].status = Guard(story, [&] { return CommitOne(item, given, &results[i], story); });
   }
 }
 

@@ -62,26 +62,34 @@ kvc_status Manager::ValidateScope(uint32_t index, const PromptArrays& in, ScopeV
 }
 
 kvc_status Manager::ValidatePrompt(const kvc_prompt& prompt, const PromptArrays& in,
-                                   ScopeView* scope, uint64_t* blocks, kvc_error* error) const {
+                                   PromptView* out, kvc_error* error) const {
   using sequences::Inside;
   using sequences::Item;
   if (!Inside(prompt.token_offset, prompt.token_count, in.token_count)) {
     return Item(error, KVC_INVALID_ARGUMENT, "a prompt's tokens are outside tokens[]");
   }
   const uint32_t* tokens = in.tokens + prompt.token_offset;
-  if (!sequences::TokensInRange(tokens, prompt.token_count)) {
-    return Item(error, KVC_INVALID_ARGUMENT, "a prompt holds a token of 2^31 or more");
+  if (!Inside(prompt.digest_offset, uint64_t{prompt.digest_count} * kDigestBytes, in.byte_count)) {
+    return Item(error, KVC_INVALID_ARGUMENT, "a prompt's digests are outside bytes[]");
   }
   if ((prompt.flags & ~uint32_t{KVC_PROMPT_SUSPENDED | KVC_PROMPT_STOP_BEFORE}) != 0) {
     return Item(error, KVC_INVALID_ARGUMENT, "a prompt has unknown flags");
   }
-  if (const kvc_status bad = ValidateScope(prompt.scope, in, scope, error); bad != KVC_OK) {
+  bool digests = false;
+  if (!sequences::TokensInRange(tokens, prompt.token_count, prompt.digest_count, &digests)) {
+    return Item(error, KVC_INVALID_ARGUMENT,
+                "a prompt holds a token of 2^31 or more that names none of its digests");
+  }
+  *out = {};
+  out->tokens.tokens = tokens;
+  if (digests) out->tokens.digests = in.bytes + prompt.digest_offset;
+  if (const kvc_status bad = ValidateScope(prompt.scope, in, &out->scope, error); bad != KVC_OK) {
     return bad;
   }
   const uint64_t left = prompt.must_compute == 0                     ? 1
                         : prompt.must_compute == KVC_COMPUTE_NOTHING ? 0
                                                                      : prompt.must_compute;
-  *blocks = prompt.token_count < left ? 0 : (prompt.token_count - left) / block_size_;
+  out->blocks = prompt.token_count < left ? 0 : (prompt.token_count - left) / block_size_;
   return KVC_OK;
 }
 
@@ -99,12 +107,8 @@ void Manager::BackOff(Match* match, uint32_t tokens) const {
 
 kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
                               kvc_create_result* result, kvc_error* error) {
-  ScopeView scope;
-  uint64_t blocks = 0;
-  if (const kvc_status bad = ValidatePrompt(prompt, in, &scope, &blocks, error); bad != KVC_OK) {
-    return bad;
-  }
-  const uint32_t* tokens = in.tokens + prompt.token_offset;
+  PromptView view;
+  if (const kvc_status bad = ValidatePrompt(prompt, in, &view, error); bad != KVC_OK) return bad;
 
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   Heal(4);
@@ -116,13 +120,13 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
   if (!suspended && !GateIsOpen()) return GateClosed(error);
   Sequence& seq = sequences_[free_sequence_];
   Match match;
-  match.root = tree_.AcquireRoot(scope);
+  match.root = tree_.AcquireRoot(view.scope);
   match.last = RootParent(match.root);
   match.last_hash = tree_.root(match.root).hash;
   // What is found is noted first and held when nothing can fail any more. The
   // plan of victims lends its memory: a path is no longer than the pool.
   std::vector<PageId>& found_pages = victims_;
-  Walk(&match, tokens, blocks, [&](const NodeId* found, uint32_t count) {
+  WalkItem(&match, view.tokens, 0, view.blocks, [&](const NodeId* found, uint32_t count) {
     for (uint32_t i = 0; i < count; ++i) {
       const PageId id = tree_.node(found[i]).page;
       __builtin_prefetch(&pages_[id], 1);
@@ -131,14 +135,23 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
   });
   BackOff(&match, prompt.match_backoff);
   found_pages.resize(suspended ? 0 : match.blocks);
+  const uint64_t path_tokens = suspended ? view.blocks * block_size_ : 0;
+  const bool path_digests =
+      view.tokens.digests != nullptr && AnyDigest(view.tokens.tokens, path_tokens);
+  kvc_status full = KVC_OK;
   try {
     ReservePages(&seq, found_pages.size());
-    if (suspended) ReservePath(&seq, blocks * block_size_);
+    ReservePath(&seq, path_tokens);
     fences_.Reserve(2);
+    if (path_digests) full = Intern(view.tokens, path_tokens, error);
   } catch (...) {
     found_pages.clear();
     tree_.ReleaseRoot(match.root);
     throw;
+  }
+  if (full != KVC_OK) {
+    tree_.ReleaseRoot(match.root);
+    return full;
   }
   // From here on nothing throws.
   CountRequest();
@@ -168,7 +181,9 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
   seq.committed = seq.matched;
   ++active_sequences_;
   if (suspended) {
-    seq.path.assign(tokens, tokens + blocks * block_size_);
+    const uint32_t* tokens = path_digests ? interned_.data() : view.tokens.tokens;
+    seq.path.assign(tokens, tokens + path_tokens);
+    seq.path_digests = path_digests;
     seq.matched = seq.committed = 0;
     seq.fresh = true;
     seq.backoff = prompt.match_backoff;
@@ -203,12 +218,10 @@ void Manager::Probe(uint32_t count, const kvc_prompt* prompts, const PromptArray
                     kvc_probe_result* results, kvc_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     results[i] = {};
-    ScopeView scope;
-    uint64_t blocks = 0;
-    results[i].status = ValidatePrompt(prompts[i], in, &scope, &blocks, error);
+    PromptView view;
+    results[i].status = ValidatePrompt(prompts[i], in, &view, error);
     if (results[i].status != KVC_OK) continue;
-    const uint64_t found = ProbeOne(in.tokens + prompts[i].token_offset, blocks, scope,
-                                    [](const NodeId*, uint32_t) {});
+    const uint64_t found = ProbeOne(view, [](const NodeId*, uint32_t) {});
     const uint64_t left_out = (uint64_t{prompts[i].match_backoff} + block_size_ - 1) / block_size_;
     results[i].matched_tokens = (found - std::min(found, left_out)) * block_size_;
   }

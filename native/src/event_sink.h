@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "native/src/digest_table.h"
 #include "native/src/scope.h"
 
 namespace kvcast {
@@ -20,6 +21,7 @@ struct SinkGeometry {
   uint32_t max_blocks = 0;  // node ids are below this
   const std::byte* tokens_base = nullptr;
   size_t node_stride = 0;
+  const DigestTable* digests = nullptr;  // of tokens with the digest bit; under the lock only
 
   [[nodiscard]] const uint32_t* Tokens(uint32_t node) const {
     return reinterpret_cast<const uint32_t*>(tokens_base + size_t{node} * node_stride);
@@ -33,6 +35,7 @@ struct StoreRun {
   const Scope* scope = nullptr;  // set if and only if parent is kRoot
   const uint32_t* nodes = nullptr;
   uint32_t count = 0;
+  bool digests = false;  // some of the nodes have digest tokens
 };
 
 // Kept by the manager under its lock, readable by anyone at any time. They live
@@ -45,6 +48,8 @@ struct DeferralCounters {
   std::atomic<uint64_t> pending_blocks{0};
   std::atomic<uint64_t> unannounced_removals{0};
   std::atomic<uint64_t> partial_blocks_suppressed{0};
+  std::atomic<uint64_t> multimodal_blocks_suppressed{0};
+  std::atomic<uint64_t> suppressed_blocks{0};
 };
 
 // Single-writer increment: the writer holds the manager's lock, so a plain
@@ -98,6 +103,9 @@ class EventSink {
   virtual void Seal() noexcept = 0;
 
   virtual DeferralCounters& deferral_counters() noexcept = 0;
+
+  // Blocks with digest tokens, and all blocks below them, are never offered.
+  [[nodiscard]] virtual bool suppresses_multimodal() const noexcept = 0;
 
   // Blocks announced at this instant, for the manager's check.
   [[nodiscard]] virtual uint64_t announced_blocks() const noexcept = 0;

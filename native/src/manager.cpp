@@ -53,6 +53,9 @@ const kvc_config& Validated(const kvc_config& c) {
   if (c.device == KVC_DEVICE_HOST && c.device_ordinal != 0) {
     bad("device_ordinal", c.device_ordinal, "0 for the host device");
   }
+  if (c.max_digests > DigestTable::kMaxDigests) {
+    bad("max_digests", c.max_digests, "0 to 2^24");
+  }
   if (c.policy != KVC_POLICY_LRU && c.policy != KVC_POLICY_LRFU) {
     bad("policy", c.policy, "KVC_POLICY_LRU (0) or KVC_POLICY_LRFU (1)");
   }
@@ -75,6 +78,14 @@ std::unique_ptr<HostDevice> MakeHost(const kvc_config& c, uint64_t seed) {
   if (c.device != KVC_DEVICE_HOST) return nullptr;
   return std::make_unique<HostDevice>(c.capacity_blocks, c.page_bytes, seed,
                                       (c.flags & KVC_CONFIG_POISON) != 0);
+}
+
+// By default as many as blocks and tails can hold: a host that sets no limit
+// meets none below the greatest one.
+uint32_t MaxDigests(const kvc_config& c) {
+  if (c.max_digests != 0) return c.max_digests;
+  const uint64_t most = (uint64_t{c.capacity_blocks} + c.max_sequences) * c.tokens_per_block;
+  return static_cast<uint32_t>(std::min<uint64_t>(most, DigestTable::kMaxDigests));
 }
 
 // The point of the hash must be unknown to whoever chooses tokens.
@@ -109,6 +120,7 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
                         config.lrfu_tau,
                         config.lrfu_ghosts != 0 ? config.lrfu_ghosts : config.capacity_blocks)
                   : nullptr),
+      digests_(manager::Seed(config.seed), manager::MaxDigests(config), hooks.hash_bits),
       sink_(std::move(sink)) {
   sequences_.resize(max_sequences_);
   for (uint32_t i = max_sequences_; i-- > 0;) {
@@ -126,9 +138,11 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
     geometry.max_blocks = config.capacity_blocks;
     geometry.tokens_base = tree_.tokens_base();
     geometry.node_stride = tree_.stride();
+    geometry.digests = &digests_;
     sink_->Attach(geometry, this);
     sink_attached_ = true;
     deferral_ = &sink_->deferral_counters();
+    suppress_multimodal_ = sink_->suppresses_multimodal();
   }
   prefault_ns_ = manager::NowNs() - created_ns_;
   ++live_handles().managers;
@@ -183,6 +197,7 @@ uint32_t Manager::Heal(uint32_t max_blocks) {
     }
     store.nodes = run;
     store.count = count;
+    store.digests = AnyDigestBlock(run, count);
     const uint32_t admitted = sink_->Store(store, /*healing=*/true);
     for (uint32_t i = 0; i < admitted; ++i) {
       UnlinkDeferred(run[i]);
@@ -220,6 +235,7 @@ void Manager::DetachSink() noexcept {
   Drop(deferral_->pending_blocks, deferred_count_);
   deferred_head_ = deferred_tail_ = kNil;
   deferred_count_ = 0;
+  deferral_->suppressed_blocks.store(0, std::memory_order_relaxed);
   sink_attached_ = false;
   deferral_ = nullptr;
   sink_.reset();
@@ -240,6 +256,11 @@ void Manager::SealSink() noexcept {
 void Manager::Announce(ParentId parent, const NodeId* nodes, uint32_t count) {
   if (!sink_attached_ || count == 0) return;
   StoreRun run;
+  if (digests_.live() != 0) {
+    if (suppress_multimodal_) count = Suppress(parent, nodes, count);
+    if (count == 0) return;
+    run.digests = AnyDigestBlock(nodes, count);
+  }
   bool reachable = true;
   if (IsRoot(parent)) {
     run.scope = &tree_.root(ToRoot(parent)).scope;
@@ -261,7 +282,8 @@ void Manager::Announce(ParentId parent, const NodeId* nodes, uint32_t count) {
 
 // The node leaves the tree; its page is the caller's business.
 void Manager::ForgetNode(NodeId id) {
-  switch (tree_.node(id).announce) {
+  const Node& n = tree_.node(id);
+  switch (n.announce) {
     case Announce::kAnnounced:
       removals_.push_back(id);
       break;
@@ -271,9 +293,14 @@ void Manager::ForgetNode(NodeId id) {
       Bump(deferral_->deferred_evicted_blocks);
       Bump(deferral_->unannounced_removals);
       break;
+    case Announce::kSuppressed:
+      Drop(deferral_->suppressed_blocks);
+      Bump(deferral_->unannounced_removals);
+      break;
     case Announce::kNone:
       break;
   }
+  if (n.digests) digests_.ReleaseAll(tree_.tokens(id), block_size_);
   timers_.Cancel(id);
   const ParentId parent = tree_.node(id).parent;
   tree_.Erase(id);
@@ -306,12 +333,17 @@ void Manager::Reset() {
   for (NodeId id = 0; id < tree_.high_water(); ++id) {
     // Pages that were given up have been cut from their nodes already, the
     // others stay with the sequences that hold them.
-    if (tree_.alive(id)) pages_[tree_.node(id).page].node = kNil;
+    if (!tree_.alive(id)) continue;
+    const Node& n = tree_.node(id);
+    pages_[n.page].node = kNil;
+    if (n.digests) digests_.ReleaseAll(tree_.tokens(id), block_size_);
   }
   if (sink_attached_) {
     sink_->Clear();
     Bump(deferral_->deferred_evicted_blocks, deferred_count_);
-    Bump(deferral_->unannounced_removals, deferred_count_);
+    const uint64_t suppressed = deferral_->suppressed_blocks.load(std::memory_order_relaxed);
+    Bump(deferral_->unannounced_removals, deferred_count_ + suppressed);
+    Drop(deferral_->suppressed_blocks, suppressed);
     Drop(deferral_->pending_blocks, deferred_count_);
   }
   deferred_head_ = deferred_tail_ = kNil;
@@ -344,15 +376,17 @@ void Manager::Stats(kvc_stats* out) {
   out->roots = tree_.root_count();
   out->sequences = open_sequences_ - holds_;
   out->metadata_bytes =
-      pages_.bytes() + tree_.bytes() + timers_.bytes() + pins_.bytes() +
+      pages_.bytes() + tree_.bytes() + timers_.bytes() + pins_.bytes() + digests_.bytes() +
       (scores_ != nullptr ? scores_->bytes() : 0) + fences_.bytes() + tails_.size() +
       sequences_.capacity() * sizeof(Sequence) + sequence_bytes_ +
-      (victims_.capacity() + removals_.capacity() + strip_.capacity()) * sizeof(uint32_t);
+      (victims_.capacity() + interned_.capacity() + removals_.capacity() + strip_.capacity()) *
+          sizeof(uint32_t);
   out->prefault_ns = prefault_ns_;
   out->suspended_sequences = open_sequences_ - holds_ - active_sequences_;
   out->kept_pages = kept_pages_;
   out->holds = holds_;
   out->held_pages = held_pages_;
+  out->digests = digests_.live();
 }
 
 void Manager::Histograms(kvc_histograms* out) {

@@ -18,7 +18,11 @@
 //     has none, only their tokens, and holds no page but those it keeps.
 //  6. announced = stored - removed - cleared; no announced block has an
 //     unannounced parent; a node is deferred if and only if it is on the
-//     deferred list, where parents come before children.
+//     deferred list, where parents come before children; a node is suppressed
+//     if and only if the stream suppresses multimodal blocks and the node or one
+//     before it has digest tokens.
+//  7. Each digest token of a node, of a partly filled tail or of a suspended
+//     sequence's path is one use of an interned digest; there are no other uses between calls.
 #ifndef KVCAST_NATIVE_SRC_MANAGER_H_
 #define KVCAST_NATIVE_SRC_MANAGER_H_
 
@@ -31,6 +35,7 @@
 
 #include "kvcast/kvcast.h"
 #include "native/src/block_table.h"
+#include "native/src/digest_table.h"
 #include "native/src/event_sink.h"
 #include "native/src/fence_pool.h"
 #include "native/src/host_device.h"
@@ -51,6 +56,14 @@ struct PromptArrays {
   uint64_t token_count = 0;
   const kvc_scope* scopes = nullptr;
   uint32_t scope_count = 0;
+  const uint8_t* bytes = nullptr;
+  uint64_t byte_count = 0;
+};
+
+// What the items of a commit point into.
+struct CommitArrays {
+  const uint32_t* tokens = nullptr;
+  uint64_t token_count = 0;
   const uint8_t* bytes = nullptr;
   uint64_t byte_count = 0;
 };
@@ -113,8 +126,8 @@ class Manager final : public SinkHost {
                  kvc_residency_result* results, kvc_error* error);
   void Grow(uint32_t count, const kvc_grow_item* items, kvc_grow_result* results, kvc_error* error,
             EvictedList* told = nullptr);
-  void Commit(uint32_t count, const kvc_commit_item* items, const uint32_t* tokens,
-              uint64_t token_count, kvc_commit_result* results, kvc_error* error);
+  void Commit(uint32_t count, const kvc_commit_item* items, const CommitArrays& in,
+              kvc_commit_result* results, kvc_error* error);
   void Release(uint32_t count, const uint64_t* sequences, kvc_status* results, kvc_error* error);
   void Cancel(uint32_t count, const uint64_t* sequences, kvc_status* results, kvc_error* error);
   void ReleaseHeld(uint32_t count, const kvc_hold_item* items, kvc_hold_result* results,
@@ -207,6 +220,16 @@ class Manager final : public SinkHost {
     bool steps = false;
     uint64_t base = 0;  // position of step 0
   };
+  // Tokens as the caller gave them: a digest token names one of `digests`.
+  struct TokenView {
+    const uint32_t* tokens = nullptr;
+    const uint8_t* digests = nullptr;  // nullptr: no token is one
+  };
+  struct PromptView {
+    TokenView tokens;
+    uint64_t blocks = 0;  // that may be matched
+    ScopeView scope;
+  };
   struct Match {
     RootId root = kNil;
     ParentId last = kNil;
@@ -232,16 +255,18 @@ class Manager final : public SinkHost {
   // create.cpp
   static kvc_status ValidateScope(uint32_t index, const PromptArrays& in, ScopeView* scope,
                                   kvc_error* error);
-  kvc_status ValidatePrompt(const kvc_prompt& prompt, const PromptArrays& in, ScopeView* scope,
-                            uint64_t* blocks, kvc_error* error) const;
+  kvc_status ValidatePrompt(const kvc_prompt& prompt, const PromptArrays& in, PromptView* out,
+                            kvc_error* error) const;
   template <typename Visit>
   void Walk(Match* match, const uint32_t* tokens, uint64_t blocks, Visit&& visit) const;
   void BackOff(Match* match, uint32_t tokens) const;
+  template <typename Visit>
+  void WalkItem(Match* match, const TokenView& tokens, uint64_t first, uint64_t blocks,
+                Visit&& visit) const;
   kvc_status CreateOne(const kvc_prompt& prompt, const PromptArrays& in, kvc_create_result* result,
                        kvc_error* error);
   template <typename Visit>
-  uint64_t ProbeOne(const uint32_t* tokens, uint64_t blocks, const ScopeView& scope,
-                    Visit&& visit) const;
+  uint64_t ProbeOne(const PromptView& prompt, Visit&& visit) const;
 
   // grow.cpp
   kvc_status GrowOne(const kvc_grow_item& item, kvc_grow_result* result, EvictedList* told,
@@ -249,8 +274,15 @@ class Manager final : public SinkHost {
   kvc_status NotNow(kvc_grow_result* result, kvc_error* error);
 
   // commit.cpp
-  kvc_status CommitOne(const kvc_commit_item& item, const uint32_t* tokens,
+  kvc_status CommitOne(const kvc_commit_item& item, const TokenView& view,
                        kvc_commit_result* result, kvc_error* error);
+
+  // digests.cpp
+  uint64_t Translate(const TokenView& from, uint64_t first, uint64_t count, uint32_t* to) const;
+  kvc_status Intern(const TokenView& from, uint64_t count, kvc_error* error);
+  void ForgetTailDigests(Sequence* seq);
+  uint32_t Suppress(ParentId parent, const NodeId* nodes, uint32_t count);
+  [[nodiscard]] bool AnyDigestBlock(const NodeId* nodes, uint32_t count) const;
 
   // release.cpp
   enum class Closing { kRelease, kCancel, kEnd };
@@ -352,6 +384,7 @@ class Manager final : public SinkHost {
   [[nodiscard]] const char* CheckOrder(uint32_t* where);
   [[nodiscard]] const char* CheckNodes(uint32_t* where);
   [[nodiscard]] const char* CheckSequences(uint32_t* where);
+  [[nodiscard]] const char* CheckDigests(uint32_t* where);
 
   uint64_t created_ns_;  // first, so that the arenas below are timed
   const ManagerTestHooks hooks_;
@@ -369,6 +402,7 @@ class Manager final : public SinkHost {
   TimerWheel timers_;
   PinTable pins_;
   std::unique_ptr<RecencyFrequency> scores_;  // none: plain recency
+  DigestTable digests_;
 
   mutable WriterFirstMutex mutex_;
   std::shared_ptr<EventSink> sink_;  // kept until the end; not called once detached
@@ -377,6 +411,7 @@ class Manager final : public SinkHost {
   NodeId deferred_head_ = kNil;
   NodeId deferred_tail_ = kNil;
   uint64_t deferred_count_ = 0;
+  bool suppress_multimodal_ = false;
 
   std::vector<Sequence> sequences_;
   uint32_t free_sequence_ = kNil;
@@ -385,14 +420,15 @@ class Manager final : public SinkHost {
   uint32_t holds_ = 0;       // released sequences whose pages are held for a transfer
   uint64_t held_pages_ = 0;  // in those
   uint64_t suspensions_ = 0;
-  uint64_t kept_pages_ = 0;       // in the lists of suspended sequences
-  std::vector<uint32_t> strip_;   // plan of taking those; never grows
-  Slab tails_;                    // partly filled last blocks' tokens
-  std::vector<NodeId> victims_;   // plan of an eviction; never grows
-  std::vector<NodeId> removals_;  // announced blocks that go with this step
-  uint64_t epoch_ = 1;            // grows with each reset
-  uint64_t changes_ = 0;          // grows whenever pages may have become available
-  size_t sequence_bytes_ = 0;     // of the sequences' lists
+  uint64_t kept_pages_ = 0;         // in the lists of suspended sequences
+  std::vector<uint32_t> strip_;     // plan of taking those; never grows
+  Slab tails_;                      // partly filled last blocks' tokens
+  std::vector<uint32_t> interned_;  // a commit's tokens, when some are digests
+  std::vector<NodeId> victims_;     // plan of an eviction; never grows
+  std::vector<NodeId> removals_;    // announced blocks that go with this step
+  uint64_t epoch_ = 1;              // grows with each reset
+  uint64_t changes_ = 0;            // grows whenever pages may have become available
+  size_t sequence_bytes_ = 0;       // of the sequences' lists
   // The last "not now": while nothing has changed it is still the answer, and a
   // scheduler that asks again and again does not pay for a walk each time.
   struct Refusal {

@@ -37,18 +37,17 @@ void Manager::PinPrompts(uint32_t count, const kvc_prompt* prompts, const Prompt
                          kvc_pin_result* results, kvc_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     results[i] = {};
-    ScopeView scope;
-    uint64_t blocks = 0;
-    results[i].status = ValidatePrompt(prompts[i], in, &scope, &blocks, error);
+    PromptView view;
+    results[i].status = ValidatePrompt(prompts[i], in, &view, error);
     if (results[i].status != KVC_OK) continue;
     std::unique_lock<WriterFirstMutex> lock(mutex_);
     Heal(4);
     Match match;
-    match.root = tree_.FindRoot(scope);
+    match.root = tree_.FindRoot(view.scope);
     if (match.root == kNil) continue;
     match.last = RootParent(match.root);
     match.last_hash = tree_.root(match.root).hash;
-    Walk(&match, in.tokens + prompts[i].token_offset, blocks, [&](const NodeId* ids, uint32_t n) {
+    WalkItem(&match, view.tokens, 0, view.blocks, [&](const NodeId* ids, uint32_t n) {
       for (uint32_t k = 0; k < n; ++k) victims_.push_back(tree_.node(ids[k]).page);
     });
     results[i].status = Pin(&results[i], error);

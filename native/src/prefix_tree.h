@@ -18,9 +18,10 @@
 namespace kvcast {
 
 enum class Announce : uint8_t {
-  kNone,       // no stream is attached
-  kAnnounced,  // recorded as stored
-  kDeferred,   // on the deferred list, to be announced later
+  kNone,        // no stream is attached
+  kAnnounced,   // recorded as stored
+  kDeferred,    // on the deferred list, to be announced later
+  kSuppressed,  // never announced: multimodal, or below such a block
 };
 
 struct Node {
@@ -33,6 +34,7 @@ struct Node {
   NodeId deferred_next = kNil;
   uint32_t victims = 0;  // children that the eviction being planned takes
   Announce announce = Announce::kNone;
+  bool digests = false;     // among the tokens: interned, with a use of each
   uint16_t timer_slot = 0;  // with `due`: where on the timer wheel the block is
   uint32_t due = 0;         // the tick when its priority ends; 0: never
   NodeId timer_prev = kNil;

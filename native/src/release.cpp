@@ -39,6 +39,7 @@ void Manager::CloseSequence(uint32_t index, Closing how, FenceSite site) {
     pages_.Drop(seq->pages[i], At(site, fence));
   }
   fences_.Release(fence);
+  ForgetTailDigests(seq);
   if (Attached(*seq)) {
     if (sink_attached_ && how != Closing::kCancel && HasTail(*seq))
       Bump(deferral_->partial_blocks_suppressed);

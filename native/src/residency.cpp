@@ -18,23 +18,21 @@ void Manager::Residency(uint32_t count, const kvc_prompt* prompts, const PromptA
   for (uint32_t i = 0; i < count; ++i) {
     kvc_residency_result& result = results[i];
     result = {};
-    ScopeView scope;
-    uint64_t asked = 0;
-    result.status = ValidatePrompt(prompts[i], in, &scope, &asked, error);
+    PromptView view;
+    result.status = ValidatePrompt(prompts[i], in, &view, error);
     if (result.status != KVC_OK) continue;
     const uint64_t first = written;
-    const uint64_t found = ProbeOne(
-        in.tokens + prompts[i].token_offset, asked, scope, [&](const NodeId* ids, uint32_t hits) {
-          for (uint32_t k = 0; k < hits && written < block_capacity; ++k, ++written) {
-            const Node& n = tree_.node(ids[k]);
-            kvc_block_residency& out = blocks[written];
-            out = {};
-            out.block = BlockId(ids[k]);
-            out.copies = 1;
-            if (n.announce == Announce::kAnnounced) out.flags |= KVC_BLOCK_ANNOUNCED;
-            if (pages_[n.page].holders != 0) out.flags |= KVC_BLOCK_HELD;
-          }
-        });
+    const uint64_t found = ProbeOne(view, [&](const NodeId* ids, uint32_t hits) {
+      for (uint32_t k = 0; k < hits && written < block_capacity; ++k, ++written) {
+        const Node& n = tree_.node(ids[k]);
+        kvc_block_residency& out = blocks[written];
+        out = {};
+        out.block = BlockId(ids[k]);
+        out.copies = 1;
+        if (n.announce == Announce::kAnnounced) out.flags |= KVC_BLOCK_ANNOUNCED;
+        if (pages_[n.page].holders != 0) out.flags |= KVC_BLOCK_HELD;
+      }
+    });
     result.resident_blocks = static_cast<uint32_t>(found);
     result.first_block = first;
     if (written - first == found) continue;

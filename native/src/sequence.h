@@ -35,9 +35,11 @@ struct Sequence {
   RootId root = kNil;    // held while attached
   ParentId last = kNil;  // block or root on which the next block hangs
   uint64_t last_hash = 0;
-  uint64_t committed = 0;  // tokens, the partly filled tail included
+  uint64_t committed = 0;     // tokens, the partly filled tail included
+  bool path_digests = false;  // the path has digest tokens, interned
+  bool tail_digests = false;  // the tail has digest tokens, interned
   uint64_t matched = 0;
-  uint32_t backoff = 0;  // fresh: what its match leaves out
+  uint32_t backoff = 0;         // fresh: what its match leaves out
   uint32_t linked = 0;          // leading blocks in the tree, while attached
   uint32_t stop_blocks = kNil;  // no block from this one on enters the tree
   uint64_t suspended_at = 0;    // number of the suspension

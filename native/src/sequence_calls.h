@@ -46,10 +46,14 @@ inline constexpr size_t kKeptTokens = 32768;
 // Removals, releases and holds run over page records at random places.
 inline constexpr size_t kPrefetchAhead = 8;
 
-inline bool TokensInRange(const uint32_t* tokens, uint64_t count) {
-  uint32_t all = 0;
-  for (uint64_t i = 0; i < count; ++i) all |= tokens[i];
-  return all < kTokenLimit;
+// Digest tokens must name one of `digests` digests. *any says that there are some.
+inline bool TokensInRange(const uint32_t* tokens, uint64_t count, uint32_t digests, bool* any) {
+  *any = AnyDigest(tokens, count);
+  if (!*any) return true;
+  for (uint64_t i = 0; i < count; ++i) {
+    if ((tokens[i] & kDigestBit) != 0 && (tokens[i] & ~kDigestBit) >= digests) return false;
+  }
+  return true;
 }
 
 inline bool Inside(uint64_t offset, uint64_t size, uint64_t whole) {
@@ -110,24 +114,45 @@ void Manager::Walk(Match* match, const uint32_t* tokens, uint64_t blocks, Visit&
   }
 }
 
+// Walk over the tokens of an item from block `first` on, as the caller gave them.
+template <typename Visit>
+void Manager::WalkItem(Match* match, const TokenView& tokens, uint64_t first, uint64_t blocks,
+                       Visit&& visit) const {
+  if (tokens.digests == nullptr) {
+    Walk(match, tokens.tokens + first * block_size_, blocks, visit);
+    return;
+  }
+  // Piece by piece through memory on the stack: probes run side by side.
+  uint32_t piece[kMaxTokensPerBlock];
+  const uint64_t fitting = kMaxTokensPerBlock / block_size_;
+  for (uint64_t done = 0; done < blocks;) {
+    const uint64_t count = std::min(fitting, blocks - done);
+    const uint64_t known =
+        Translate(tokens, (first + done) * block_size_, count * block_size_, piece) / block_size_;
+    const uint64_t before = match->blocks;
+    Walk(match, piece, known, visit);
+    if (match->blocks - before < count) return;
+    done += count;
+  }
+}
+
 // Looks the prompt up under the shared lock, which writers may take in between;
 // hands what it finds to visit(ids, count).
 template <typename Visit>
-uint64_t Manager::ProbeOne(const uint32_t* tokens, uint64_t blocks, const ScopeView& scope,
-                           Visit&& visit) const {
+uint64_t Manager::ProbeOne(const PromptView& prompt, Visit&& visit) const {
   std::shared_lock<WriterFirstMutex> lock(mutex_);
   Match match;
-  match.root = tree_.FindRoot(scope);
+  match.root = tree_.FindRoot(prompt.scope);
   if (match.root == kNil) return 0;
   match.last = RootParent(match.root);
   match.last_hash = tree_.root(match.root).hash;
-  while (match.blocks < blocks) {
+  while (match.blocks < prompt.blocks) {
     const uint64_t before = match.blocks;
     const uint64_t step =
-        std::min(blocks - before, std::clamp(sequences::kProbeYieldTokens / block_size_,
-                                             uint64_t{1}, sequences::kProbeYield));
-    Walk(&match, tokens + before * block_size_, step, visit);
-    if (match.blocks - before < step || match.blocks == blocks) break;
+        std::min(prompt.blocks - before, std::clamp(sequences::kProbeYieldTokens / block_size_,
+                                                    uint64_t{1}, sequences::kProbeYield));
+    WalkItem(&match, prompt.tokens, before, step, visit);
+    if (match.blocks - before < step || match.blocks == prompt.blocks) break;
     if (hooks_.on_probe_step != nullptr) hooks_.on_probe_step(hooks_.context);
     if (!mutex_.writer_waiting()) continue;
     const uint32_t generation = tree_.node(match.last).generation;

@@ -34,6 +34,8 @@ void Manager::ReservePath(Sequence* seq, size_t tokens) {
 }
 
 void Manager::ForgetPath(Sequence* seq) {
+  if (seq->path_digests) digests_.ReleaseAll(seq->path.data(), seq->path.size());
+  seq->path_digests = false;
   seq->path.clear();
   if (seq->path.capacity() <= sequences::kKeptTokens) return;
   sequence_bytes_ -= seq->path.capacity() * sizeof(uint32_t);
@@ -61,6 +63,8 @@ kvc_status Manager::SuspendOne(const kvc_suspend_item& item, kvc_error* error) {
                 size_t{block_size_} * sizeof(uint32_t));
   }
   seq->table.Touch(0, static_cast<uint32_t>(seq->pages.size()));
+  seq->path_digests = digests_.live() != 0 && AnyDigest(seq->path.data(), seq->path.size());
+  if (seq->path_digests) digests_.RetainAll(seq->path.data(), seq->path.size());
   const FenceSetId fence = RecordFence(seq->slot);
   for (size_t i = seq->pages.size(); i-- > 0;) {
     if (keep && i >= linked) {
@@ -157,7 +161,10 @@ kvc_status Manager::ResumeOne(uint64_t id, kvc_resume_result* result, kvc_error*
   seq->pages.insert(seq->pages.begin(), found_pages.begin(), found_pages.end());
   found_pages.clear();
   const uint64_t before = seq->committed;
-  if (!rest) seq->committed = match.blocks * block_size_;
+  if (!rest) {
+    ForgetTailDigests(seq);
+    seq->committed = match.blocks * block_size_;
+  }
   if (seq->fresh) {
     seq->matched = seq->committed;
     counters_.matched_blocks += match.blocks;

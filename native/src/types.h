@@ -5,6 +5,7 @@
 #ifndef KVCAST_NATIVE_SRC_TYPES_H_
 #define KVCAST_NATIVE_SRC_TYPES_H_
 
+#include <cstddef>
 #include <cstdint>
 
 namespace kvcast {
@@ -30,6 +31,10 @@ inline constexpr uint32_t kMaxSequences = 1u << 20;
 // Tokens are below this on the wire of every reader; TensorRT-LLM uses the
 // high bit of its 32-bit tokens for multimodal digests.
 inline constexpr uint32_t kTokenLimit = 1u << 31;
+// The rest of a token with this bit names a digest: in a caller's tokens one of
+// those that come with them, inside the manager an interned one (digest_table.h).
+inline constexpr uint32_t kDigestBit = 1u << 31;
+inline constexpr size_t kDigestBytes = 32;
 
 }  // namespace kvcast
 

@@ -86,8 +86,8 @@ func (c Config) CheckEvent(ev event.Event) error {
 }
 
 // Check returns nil, or an *Error that wraps ErrEventType, ErrNoHashes,
-// ErrHashForm, ErrShape, ErrNoSlot, ErrDuplicateHash, ErrTokenCount, ErrLoRAID,
-// ErrBlockSize or ErrUTF8.
+// ErrHashForm, ErrShape, ErrNoSlot, ErrDuplicateHash, ErrTokenCount, ErrMultimodal,
+// ErrLoRAID, ErrBlockSize or ErrUTF8.
 func (c *Checker) Check(ev event.Event) error {
 	switch v := ev.(type) {
 	case *event.BlockStored:
@@ -169,6 +169,9 @@ func (c *Checker) stored(s *event.BlockStored) error {
 	if uint64(len(s.Tokens)) != uint64(n)*uint64(s.BlockSize) {
 		return invalid("token_ids", ErrTokenCount,
 			fmt.Sprintf("%d tokens for %d blocks of %d", len(s.Tokens), n, s.BlockSize))
+	}
+	if len(s.MMDigests) != 0 {
+		return invalid("token_ids", ErrMultimodal, "")
 	}
 	if s.Extra != nil {
 		if err := checkCounts(s, n); err != nil {

@@ -57,6 +57,7 @@ func TestCheckEvent(t *testing.T) {
 			s.Hashes, s.Digests, s.ParentDigest = nil, []event.Digest{{1}, {2}}, event.Digest{2}
 		}), ErrDuplicateHash, "block_hashes"},
 		{"token too few", good(func(s *event.BlockStored) { s.Tokens = s.Tokens[:7] }), ErrTokenCount, "token_ids"},
+		{"multimodal digests", good(func(s *event.BlockStored) { s.MMDigests = make([]event.Digest, 1) }), ErrMultimodal, "token_ids"},
 		{"no tokens", good(func(s *event.BlockStored) { s.Tokens = nil }), ErrTokenCount, "token_ids"},
 		{"product beyond 32 bits", good(func(s *event.BlockStored) { s.BlockSize, s.Tokens = 1<<31, nil }), ErrTokenCount, "token_ids"},
 		{"block size 0", good(func(s *event.BlockStored) { s.BlockSize, s.Tokens = 0, nil }), ErrBlockSize, "block_size"},

@@ -33,6 +33,7 @@ struct BatchArrays {
   std::vector<uint32_t> tokens;
   std::vector<kvc_event_scope> scopes;
   std::vector<char> strings;
+  std::vector<uint8_t> multimodal;
 
   void Clear() {
     events.clear();
@@ -42,6 +43,7 @@ struct BatchArrays {
     tokens.clear();
     scopes.clear();
     strings.clear();
+    multimodal.clear();
   }
   void Poison() {
     Fill(events);
@@ -51,6 +53,7 @@ struct BatchArrays {
     Fill(tokens);
     Fill(scopes);
     Fill(strings);
+    Fill(multimodal);
   }
 
   // Makes room for so many more without losing geometric growth.

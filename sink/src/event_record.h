@@ -5,11 +5,17 @@
 //
 //   store under a block  [header] [parent node] [node x count] [token x count x tokens per block]
 //   store under the root [header] [scope ...]   [node x count] [token x count x tokens per block]
+//   multimodal store     the same, with the flag in the header and two parts more:
+//                        [header] [parent or scope] [node x count] [digests]
+//                        [token x count x tokens per block] [8 words x digests]
 //   removal              [header] [node x count]
 //   clear                [header] [records before it: 2] [stored blocks before it: 2]
 //
 // A record is at most kMaxRunBlocks long, so that what the drainer works on at a
 // time is bounded. The tokens are a copy: the block may be gone before the drain.
+// So are the digests: the drainer never looks at the manager's table. Every block
+// of a multimodal store has digest tokens; each names its digest by its place in
+// the record, and they stand in the tokens' order.
 #ifndef KVCAST_SINK_SRC_EVENT_RECORD_H_
 #define KVCAST_SINK_SRC_EVENT_RECORD_H_
 
@@ -20,19 +26,23 @@
 
 #include "kvcast/kvcast.h"
 #include "native/src/scope.h"
+#include "native/src/types.h"
 
 namespace kvcast {
 
 enum class RecordKind : uint32_t { kStoreChild = 1, kStoreRoot = 2, kRemove = 3, kClear = 4 };
 
 inline constexpr uint32_t kMaxRunBlocks = 256;
-inline constexpr uint32_t kRecordCountBits = 28;
+inline constexpr uint32_t kRecordCountBits = 27;
+inline constexpr uint32_t kRecordDigests = 1u << kRecordCountBits;  // a multimodal store
+inline constexpr uint32_t kRecordKindShift = 28;
+inline constexpr uint32_t kDigestWords = kDigestBytes / sizeof(uint32_t);
 
 [[nodiscard]] constexpr uint32_t RecordHeader(RecordKind kind, uint32_t count) {
-  return static_cast<uint32_t>(kind) << kRecordCountBits | count;
+  return static_cast<uint32_t>(kind) << kRecordKindShift | count;
 }
 [[nodiscard]] constexpr RecordKind RecordKindOf(uint32_t header) {
-  return static_cast<RecordKind>(header >> kRecordCountBits);
+  return static_cast<RecordKind>(header >> kRecordKindShift);
 }
 [[nodiscard]] constexpr uint32_t RecordCountOf(uint32_t header) {
   return header & ((1u << kRecordCountBits) - 1);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "native/src/block_key.h"
+#include "native/src/digest_table.h"
 #include "sink/src/record_ring.h"
 
 namespace kvcast {
@@ -40,7 +41,9 @@ class Mirror {
   Mirror(uint32_t max_blocks, uint32_t tokens_per_block)
       : tokens_per_block_(tokens_per_block),
         blocks_(max_blocks),
-        token_memory_(size_t{max_blocks} * tokens_per_block + kLineBytes / 4) {
+        token_memory_(size_t{max_blocks} * tokens_per_block + kLineBytes / 4),
+        digests_(std::random_device{}(), DigestTable::kMaxDigests),
+        has_digests_(max_blocks) {
     // From a cache line's start: a block of 16 tokens then lies in one.
     void* start = token_memory_.data();
     size_t space = token_memory_.size() * 4;
@@ -57,9 +60,11 @@ class Mirror {
     return node < blocks_.size() && blocks_[node].scope != kAbsent;
   }
   [[nodiscard]] const Block& at(uint32_t node) const { return blocks_[node]; }
+  // Those with the digest bit are of the mirror's own digests.
   [[nodiscard]] const uint32_t* Tokens(uint32_t node) const {
     return tokens_ + size_t{node} * tokens_per_block_;
   }
+  [[nodiscard]] const DigestTable& digests() const { return digests_; }
   [[nodiscard]] size_t max_blocks() const { return blocks_.size(); }
   [[nodiscard]] uint64_t size() const { return size_; }
 
@@ -73,13 +78,31 @@ class Mirror {
     ring.Read(token_index, tokens_ + size_t{node} * tokens_per_block_, tokens_per_block_);
     ++size_;
   }
+  // Before blocks with so many digest tokens are put: takes the memory for them.
+  void ReserveDigests(size_t count) { digests_.Reserve(count); }
+  // The digest tokens of a block just put get the mirror's own: the bytes of
+  // each are at bytes_of(token).
+  template <typename BytesOf>
+  void OwnDigests(uint32_t node, BytesOf&& bytes_of) {
+    uint32_t* tokens = tokens_ + size_t{node} * tokens_per_block_;
+    for (uint32_t i = 0; i < tokens_per_block_; ++i) {
+      if ((tokens[i] & kDigestBit) != 0) tokens[i] = digests_.Acquire(bytes_of(tokens[i]));
+    }
+    has_digests_[node] = true;
+  }
   void Erase(uint32_t node) {
+    if (digests_.live() != 0 && has_digests_[node]) {
+      digests_.ReleaseAll(Tokens(node), tokens_per_block_);
+      has_digests_[node] = false;
+    }
     blocks_[node].scope = kAbsent;
     --size_;
   }
   void Clear() {
     if (size_ == 0) return;
     for (Block& block : blocks_) block.scope = kAbsent;
+    if (digests_.live() != 0) has_digests_.assign(has_digests_.size(), false);
+    digests_.Clear();
     size_ = 0;
   }
 
@@ -95,6 +118,10 @@ class Mirror {
   std::vector<Block> blocks_;
   std::vector<uint32_t> token_memory_;
   uint32_t* tokens_;  // into it
+  // The mirror's own, not the manager's: it must not look at those. What is
+  // announced at one moment never has more of them than the manager had.
+  DigestTable digests_;
+  std::vector<bool> has_digests_;
   uint64_t size_ = 0;
 };
 

@@ -26,7 +26,8 @@ Projector::Projector(const ProjectorOptions& options, uint32_t tokens_per_block,
       index_(max_blocks),
       hasher_(tokens_per_block),
       wave_nodes_(kWaveBlocks),
-      wave_keys_(size_t{kWaveBlocks} * kKeyBytes) {
+      wave_keys_(size_t{kWaveBlocks} * kKeyBytes),
+      block_tokens_(tokens_per_block) {
   wave_.reserve(kWaveRecords);
 }
 
@@ -166,6 +167,11 @@ bool Projector::BuildWave() {
       }
       ring_.Read(index, &wave_nodes_[blocks], job.count);
       index = ring_.Advance(index, job.count);
+      if ((header & kRecordDigests) != 0) {
+        job.digests = ring_.At(index);
+        index = ring_.Advance(index, 1);
+        words += 1 + uint64_t{job.digests} * kDigestWords;
+      }
       job.low = UINT32_MAX;
       for (uint32_t i = 0; i < job.count; ++i) {
         const uint32_t node = wave_nodes_[blocks + i];
@@ -179,6 +185,7 @@ bool Projector::BuildWave() {
         for (uint32_t i = 0; i < job.count; ++i) mirror_.Prefetch(wave_nodes_[blocks + i]);
       } else {
         job.token_index = index;
+        job.digest_index = ring_.Advance(index, size_t{job.count} * tokens_per_block_);
         words += uint64_t{job.count} * tokens_per_block_;
         if (job.kind == RecordKind::kStoreRoot) {
           job.scope = scopes_.Acquire(scope_words, scope_count);
@@ -259,7 +266,11 @@ void Projector::HashWave() {
       const size_t next = NextReadyJob(first_waiting);
       if (next == kNoJob) break;
       wave_[next].started = true;
-      lane_jobs[lanes++] = next;
+      if (wave_[next].digests != 0) {
+        HashDigestBlocks(wave_[next]);
+      } else {
+        lane_jobs[lanes++] = next;
+      }
     }
     if (lanes == 0) return;
     const uint8_t* parents[kSha256Lanes];
@@ -286,6 +297,40 @@ void Projector::HashWave() {
       if (++job.hashed == job.count) lane_jobs[lane] = lane_jobs[--lanes];
     }
   }
+}
+
+// Messages of lanes have one length; those of blocks with digests have many. They
+// are few: one per image and as many as it has digests.
+void Projector::HashDigestBlocks(Job& job) {
+  const uint8_t* above = job.parent_key;
+  for (uint32_t block = 0; block < job.count; ++block) {
+    ring_.Read(ring_.Advance(job.token_index, size_t{block} * tokens_per_block_),
+               block_tokens_.data(), tokens_per_block_);
+    uint8_t* key = WaveKey(job, block);
+    BlockKey(
+        above, block_tokens_.data(), tokens_per_block_,
+        [&](uint32_t token) { return RecordDigest(job, token); }, key);
+    above = key;
+  }
+  job.hashed = job.count;
+}
+
+// Tokens of a multimodal store, to the end of the batch's last event.
+void Projector::PutDigestTokens(const Job& job, size_t token_index, uint32_t blocks) {
+  BatchArrays& batch = arrays();
+  kvc_event& event = batch.events.back();
+  ring_.Visit(token_index, size_t{blocks} * tokens_per_block_,
+              [&](const uint32_t* tokens, size_t n) {
+                for (size_t i = 0; i < n; ++i) {
+                  if ((tokens[i] & kDigestBit) == 0) {
+                    batch.tokens.push_back(tokens[i]);
+                    continue;
+                  }
+                  const uint8_t* digest = RecordDigest(job, tokens[i]);
+                  batch.tokens.push_back(kDigestBit | event.multimodal_count++);
+                  batch.multimodal.insert(batch.multimodal.end(), digest, digest + kDigestBytes);
+                }
+              });
 }
 
 bool Projector::SameHash(uint32_t node, const uint8_t* key, uint64_t hash) const {
@@ -320,6 +365,7 @@ void Projector::BeginStored(uint32_t parent, uint32_t scope) {
   event.block_size = tokens_per_block_;
   event.hash_offset = batch.hashes.size();
   event.token_offset = batch.tokens.size();
+  event.multimodal_offset = batch.multimodal.size() / kDigestBytes;
   event.medium = KVC_MEDIUM_GPU;
   const uint8_t* parent_key = nullptr;
   if (parent != StoreRun::kRoot) {
@@ -358,6 +404,10 @@ bool Projector::ProjectStore(const Job& job, uint64_t max_events, uint64_t max_b
     BatchArrays::Grow(batch.hashes, piece);
     BatchArrays::Grow(batch.tokens, size_t{piece} * tokens_per_block_);
     if (bytes) BatchArrays::Grow(batch.digests, size_t{piece} * kKeyBytes);
+    if (job.digests != 0) {
+      BatchArrays::Grow(batch.multimodal, size_t{job.digests} * kDigestBytes);
+      mirror_.ReserveDigests(job.digests);
+    }
     if (!open) {
       BatchArrays::Grow(batch.events, 1);
       BatchArrays::Grow(batch.scopes, 1);
@@ -379,6 +429,9 @@ bool Projector::ProjectStore(const Job& job, uint64_t max_events, uint64_t max_b
       const uint64_t hash = Hash(key);
       taken = index_.Insert(hash, node, [&](uint32_t other) { return SameHash(other, key, hash); });
       mirror_.Put(node, key, above, scope, ring_, token_index);
+      if (job.digests != 0) {
+        mirror_.OwnDigests(node, [&](uint32_t token) { return RecordDigest(job, token); });
+      }
       ++wave_block_;
       if (taken) break;
       if (!open) {
@@ -393,10 +446,14 @@ bool Projector::ProjectStore(const Job& job, uint64_t max_events, uint64_t max_b
     }
     scopes_.AddUsers(scope, sent + (taken ? 1 : 0));
     if (sent != 0) {
-      ring_.Visit(sent_index, size_t{sent} * tokens_per_block_,
-                  [&batch](const uint32_t* tokens, size_t n) {
-                    batch.tokens.insert(batch.tokens.end(), tokens, tokens + n);
-                  });
+      if (job.digests != 0) {
+        PutDigestTokens(job, sent_index, sent);
+      } else {
+        ring_.Visit(sent_index, size_t{sent} * tokens_per_block_,
+                    [&batch](const uint32_t* tokens, size_t n) {
+                      batch.tokens.insert(batch.tokens.end(), tokens, tokens + n);
+                    });
+      }
       kvc_event& event = batch.events.back();
       event.hash_count += sent;
       event.token_count += uint64_t{sent} * tokens_per_block_;
@@ -484,6 +541,8 @@ void Projector::Lend(kvc_borrowed_batch* out) const {
   out->tokens = batch.tokens.data();
   out->scopes = batch.scopes.data();
   out->strings = batch.strings.data();
+  out->multimodal = batch.multimodal.data();
+  out->multimodal_count = batch.multimodal.size() / kDigestBytes;
   out->event_count = batch.events.size();
   out->hash_count = batch.hashes.size();
   out->token_count = batch.tokens.size();

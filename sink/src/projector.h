@@ -87,8 +87,10 @@ class Projector {
     uint32_t high;
     uint32_t hashed;  // keys computed so far
     bool started;
-    size_t token_index;  // in the ring
-    uint64_t end;        // position behind the record
+    size_t token_index;   // in the ring
+    uint32_t digests;     // store: digest tokens; with any, each block has some
+    size_t digest_index;  // of their digests in the ring
+    uint64_t end;         // position behind the record
     // The parent's key is here, once job `waits_for` has hashed more than
     // `waits_for_block` blocks.
     const uint8_t* parent_key;
@@ -106,6 +108,14 @@ class Projector {
   void DropWave();
   void FindParent(Job& job);
   void HashWave();
+  void HashDigestBlocks(Job& job);
+  void PutDigestTokens(const Job& job, size_t token_index, uint32_t blocks);
+  // The digest of a record's token, until the next call.
+  [[nodiscard]] const uint8_t* RecordDigest(const Job& job, uint32_t token) {
+    ring_.Read(ring_.Advance(job.digest_index, size_t{token & ~kDigestBit} * kDigestWords),
+               digest_words_, kDigestWords);
+    return reinterpret_cast<const uint8_t*>(digest_words_);
+  }
   size_t NextReadyJob(size_t& first_waiting);
   bool ProjectStore(const Job& job, uint64_t max_events, uint64_t max_blocks);
   bool ProjectRemove(const Job& job, uint64_t max_events, uint64_t max_blocks);
@@ -140,6 +150,8 @@ class Projector {
   uint32_t wave_block_ = 0;  // and how much of it has been
   std::vector<uint32_t> wave_nodes_;
   std::vector<uint8_t> wave_keys_;
+  std::vector<uint32_t> block_tokens_;  // of a block with digests that is being hashed
+  uint32_t digest_words_[kDigestWords] = {};
   uint64_t records_read_ = 0;
   uint64_t end_ = 0;  // of what this drain looks at
 

@@ -54,7 +54,12 @@ SinkOptions Check(const kvc_stream_config& config) {
                     "; the wire allows " + std::to_string(ProjectorOptions::kWireBlocksPerEvent) +
                     " at most");
   }
+  if (config.multimodal > KVC_MULTIMODAL_ANNOUNCE) {
+    throw Error(KVC_INVALID_ARGUMENT, "multimodal " + std::to_string(config.multimodal) +
+                                          " is unknown; it must be one of KVC_MULTIMODAL_*");
+  }
   SinkOptions options;
+  options.suppress_multimodal = config.multimodal == KVC_MULTIMODAL_SUPPRESS;
   options.max_entries = config.max_entries;
   options.projector.hash_form = config.hash_form;
   if (config.max_blocks_per_event != 0) {
@@ -69,13 +74,14 @@ SinkOptions Check(const kvc_stream_config& config) {
 
 static_assert(sizeof(void*) == 8, "the layouts below are those of 64-bit platforms");
 
-static_assert(sizeof(kvc_stream_config) == 16 && alignof(kvc_stream_config) == 4);
+static_assert(sizeof(kvc_stream_config) == 20 && alignof(kvc_stream_config) == 4);
 KVC_LAYOUT(kvc_stream_config, struct_size, 0);
 KVC_LAYOUT(kvc_stream_config, hash_form, 4);
 KVC_LAYOUT(kvc_stream_config, max_entries, 8);
 KVC_LAYOUT(kvc_stream_config, max_blocks_per_event, 12);
+KVC_LAYOUT(kvc_stream_config, multimodal, 16);
 
-static_assert(sizeof(kvc_event) == 64 && alignof(kvc_event) == 8);
+static_assert(sizeof(kvc_event) == 72 && alignof(kvc_event) == 8);
 KVC_LAYOUT(kvc_event, kind, 0);
 KVC_LAYOUT(kvc_event, flags, 4);
 KVC_LAYOUT(kvc_event, scope, 8);
@@ -87,7 +93,8 @@ KVC_LAYOUT(kvc_event, token_count, 40);
 KVC_LAYOUT(kvc_event, parent_hash, 48);
 KVC_LAYOUT(kvc_event, group, 56);
 KVC_LAYOUT(kvc_event, medium, 58);
-KVC_LAYOUT(kvc_event, reserved, 60);
+KVC_LAYOUT(kvc_event, multimodal_count, 60);
+KVC_LAYOUT(kvc_event, multimodal_offset, 64);
 
 static_assert(sizeof(kvc_event_scope) == 24 && alignof(kvc_event_scope) == 8);
 KVC_LAYOUT(kvc_event_scope, parts, 0);
@@ -95,7 +102,7 @@ KVC_LAYOUT(kvc_event_scope, lora_name_size, 4);
 KVC_LAYOUT(kvc_event_scope, lora_name_offset, 8);
 KVC_LAYOUT(kvc_event_scope, lora_id, 16);
 
-static_assert(sizeof(kvc_borrowed_batch) == 112 && alignof(kvc_borrowed_batch) == 8);
+static_assert(sizeof(kvc_borrowed_batch) == 128 && alignof(kvc_borrowed_batch) == 8);
 KVC_LAYOUT(kvc_borrowed_batch, events, 0);
 KVC_LAYOUT(kvc_borrowed_batch, hashes, 8);
 KVC_LAYOUT(kvc_borrowed_batch, digests, 16);
@@ -103,15 +110,17 @@ KVC_LAYOUT(kvc_borrowed_batch, parent_digests, 24);
 KVC_LAYOUT(kvc_borrowed_batch, tokens, 32);
 KVC_LAYOUT(kvc_borrowed_batch, scopes, 40);
 KVC_LAYOUT(kvc_borrowed_batch, strings, 48);
-KVC_LAYOUT(kvc_borrowed_batch, event_count, 56);
-KVC_LAYOUT(kvc_borrowed_batch, hash_count, 64);
-KVC_LAYOUT(kvc_borrowed_batch, token_count, 72);
-KVC_LAYOUT(kvc_borrowed_batch, scope_count, 80);
-KVC_LAYOUT(kvc_borrowed_batch, string_size, 88);
-KVC_LAYOUT(kvc_borrowed_batch, remaining_bytes, 96);
-KVC_LAYOUT(kvc_borrowed_batch, pending_blocks, 104);
+KVC_LAYOUT(kvc_borrowed_batch, multimodal, 56);
+KVC_LAYOUT(kvc_borrowed_batch, event_count, 64);
+KVC_LAYOUT(kvc_borrowed_batch, hash_count, 72);
+KVC_LAYOUT(kvc_borrowed_batch, token_count, 80);
+KVC_LAYOUT(kvc_borrowed_batch, scope_count, 88);
+KVC_LAYOUT(kvc_borrowed_batch, string_size, 96);
+KVC_LAYOUT(kvc_borrowed_batch, multimodal_count, 104);
+KVC_LAYOUT(kvc_borrowed_batch, remaining_bytes, 112);
+KVC_LAYOUT(kvc_borrowed_batch, pending_blocks, 120);
 
-static_assert(sizeof(kvc_stream_stats) == 176 && alignof(kvc_stream_stats) == 8);
+static_assert(sizeof(kvc_stream_stats) == 192 && alignof(kvc_stream_stats) == 8);
 KVC_LAYOUT(kvc_stream_stats, struct_size, 0);
 KVC_LAYOUT(kvc_stream_stats, attached, 4);
 KVC_LAYOUT(kvc_stream_stats, stored_blocks, 8);
@@ -135,6 +144,8 @@ KVC_LAYOUT(kvc_stream_stats, drained_removed_blocks, 144);
 KVC_LAYOUT(kvc_stream_stats, mirror_blocks, 152);
 KVC_LAYOUT(kvc_stream_stats, buffer_bytes, 160);
 KVC_LAYOUT(kvc_stream_stats, buffer_used_bytes, 168);
+KVC_LAYOUT(kvc_stream_stats, multimodal_blocks_suppressed, 176);
+KVC_LAYOUT(kvc_stream_stats, suppressed_blocks, 184);
 
 #undef KVC_LAYOUT
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstring>
 
 #include "native/src/host_memory.h"
 #include "native/src/status.h"
@@ -42,8 +43,10 @@ class Turn {
 void StreamingEventSink::Attach(const SinkGeometry& geometry, SinkHost* host) {
   // Words of a block in a record of its own, its removal not included.
   const uint64_t store_words = kStoreChildWords + 1 + geometry.tokens_per_block;
-  const uint64_t capacity = kRemovalWords * geometry.max_blocks + kClearWords +
-                            options_.max_entries * store_words + kMaxScopeWords;
+  const uint64_t capacity =
+      kRemovalWords * geometry.max_blocks + kClearWords + options_.max_entries * store_words +
+      kMaxScopeWords +
+      (options_.suppress_multimodal ? 0 : 1 + uint64_t{geometry.tokens_per_block} * kDigestWords);
   RequireHostMemory(capacity * sizeof(uint32_t), "the record buffer (max_entries)");
   RequireHostMemory(geometry.max_blocks * (Mirror::BytesPerBlock(geometry.tokens_per_block) +
                                            HashIndex::BytesPerBlock()),
@@ -65,32 +68,72 @@ void StreamingEventSink::Attach(const SinkGeometry& geometry, SinkHost* host) {
 
 uint32_t StreamingEventSink::Store(const StoreRun& run, bool healing) noexcept {
   assert((run.parent == StoreRun::kRoot) == (run.scope != nullptr));
-  const uint64_t stored = recorded_.stored_blocks.load(std::memory_order_relaxed);
-  const uint64_t announced = recorded_.announced_blocks.load(std::memory_order_relaxed);
+  if (!run.digests) return StorePlain(run, healing);
+  // Cut into stretches with and without digests: the drainer hashes plain
+  // records several side by side.
+  uint32_t done = 0;
+  while (done < run.count) {
+    const bool digests = AnyDigest(geometry_.Tokens(run.nodes[done]), geometry_.tokens_per_block);
+    StoreRun piece;
+    if (done == 0) {
+      piece.parent = run.parent;
+      piece.scope = run.scope;
+    } else {
+      piece.parent = run.nodes[done - 1];
+    }
+    piece.nodes = run.nodes + done;
+    piece.count = 1;
+    while (done + piece.count < run.count && AnyDigest(geometry_.Tokens(piece.nodes[piece.count]),
+                                                       geometry_.tokens_per_block) == digests) {
+      ++piece.count;
+    }
+    const uint32_t stored = digests ? StoreDigests(piece, healing) : StorePlain(piece, healing);
+    done += stored;
+    if (stored < piece.count) break;
+  }
+  return done;
+}
 
-  // The cap on stored blocks that wait for the drainer.
+uint32_t StreamingEventSink::Admitted(uint32_t count, bool healing) noexcept {
+  const uint64_t stored = recorded_.stored_blocks.load(std::memory_order_relaxed);
   const uint64_t entries = options_.max_entries - (healing ? 0 : healing_entries_);
-  if (stored + run.count - known_consumed_ > entries) {
+  if (stored + count - known_consumed_ > entries) {
     known_consumed_ = drained_.consumed_blocks.load(std::memory_order_relaxed);
   }
   const uint64_t waiting = stored - known_consumed_;
-  const auto wanted = static_cast<uint32_t>(
-      std::min<uint64_t>(run.count, waiting < entries ? entries - waiting : 0));
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(count, waiting < entries ? entries - waiting : 0));
+}
+
+uint64_t StreamingEventSink::Room(uint64_t needed, bool healing) noexcept {
+  const uint64_t announced = recorded_.announced_blocks.load(std::memory_order_relaxed);
+  const uint64_t kept = kRemovalWords * announced + kClearWords + (healing ? 0 : healing_words_);
+  uint64_t free = ring_.KnownFree();
+  if (free < kept + needed) free = ring_.Free();
+  return free > kept ? free - kept : 0;
+}
+
+// What has been put becomes a record or several.
+void StreamingEventSink::Count(uint32_t stored) noexcept {
+  stored_since_clear_ = true;
+  Bump(recorded_.stored_blocks, stored);
+  Bump(recorded_.announced_blocks, stored);
+  ring_.Publish();
+}
+
+uint32_t StreamingEventSink::StorePlain(const StoreRun& run, bool healing) noexcept {
+  const uint32_t wanted = Admitted(run.count, healing);
   if (wanted == 0) return 0;
 
-  // The room. Each block takes its record's words and keeps those of its removal free.
+  // Each block takes its record's words and keeps those of its removal free.
   const uint32_t tokens_per_block = geometry_.tokens_per_block;
   const uint64_t block_words = 1 + uint64_t{tokens_per_block};
-  const uint64_t kept = kRemovalWords * announced + kClearWords + (healing ? 0 : healing_words_);
   ScopeWords scope{run.scope != nullptr ? run.scope->view() : ScopeView{}};
   const bool root = run.parent == StoreRun::kRoot;
   const uint64_t records = (uint64_t{wanted} + kMaxRunBlocks - 1) / kMaxRunBlocks;
-  const uint64_t needed = wanted * (block_words + kRemovalWords) + records * kStoreChildWords +
-                          (root ? scope.count : 0) + kept;
-  uint64_t free = ring_.KnownFree();
-  if (free < needed) free = ring_.Free();
-  if (free <= kept) return 0;
-  free -= kept;
+  uint64_t free = Room(wanted * (block_words + kRemovalWords) + records * kStoreChildWords +
+                           (root ? scope.count : 0),
+                       healing);
 
   uint32_t done = 0;
   while (done < wanted) {
@@ -120,11 +163,64 @@ uint32_t StreamingEventSink::Store(const StoreRun& run, bool healing) noexcept {
     ++records_written_;
     done += count;
   }
-  if (done == 0) return 0;
-  stored_since_clear_ = true;
-  Bump(recorded_.stored_blocks, done);
-  Bump(recorded_.announced_blocks, done);
-  ring_.Publish();
+  if (done != 0) Count(done);
+  return done;
+}
+
+uint32_t StreamingEventSink::StoreDigests(const StoreRun& run, bool healing) noexcept {
+  const uint32_t wanted = Admitted(run.count, healing);
+  const uint32_t tokens_per_block = geometry_.tokens_per_block;
+  ScopeWords scope{run.scope != nullptr ? run.scope->view() : ScopeView{}};
+  const bool root = run.parent == StoreRun::kRoot;
+  uint32_t done = 0;
+  while (done < wanted) {
+    const bool with_scope = root && done == 0;
+    // How many blocks fit: they differ in size.
+    uint64_t words = (with_scope ? 1 + uint64_t{scope.count} : kStoreChildWords) + 1;
+    uint32_t count = 0;
+    uint32_t digests = 0;
+    for (; count < std::min(wanted - done, kMaxRunBlocks); ++count) {
+      const uint32_t* tokens = geometry_.Tokens(run.nodes[done + count]);
+      uint32_t here = 0;
+      for (uint32_t i = 0; i < tokens_per_block; ++i) here += tokens[i] >> 31;
+      const uint64_t more =
+          1 + uint64_t{tokens_per_block} + uint64_t{here} * kDigestWords + kRemovalWords;
+      if (Room(words + more, healing) < words + more) break;
+      words += more;
+      digests += here;
+    }
+    if (count == 0) break;
+    const uint32_t* nodes = run.nodes + done;
+    ring_.Put(RecordHeader(with_scope ? RecordKind::kStoreRoot : RecordKind::kStoreChild, count) |
+              kRecordDigests);
+    if (with_scope) {
+      ring_.Put(scope.words, scope.count);
+    } else {
+      ring_.Put(done == 0 ? run.parent : nodes[-1]);
+    }
+    ring_.Put(nodes, count);
+    ring_.Put(digests);
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t* tokens = geometry_.Tokens(nodes[i]);
+      for (uint32_t k = 0; k < tokens_per_block; ++k) {
+        ring_.Put((tokens[k] & kDigestBit) != 0 ? kDigestBit | next++ : tokens[k]);
+      }
+    }
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t* tokens = geometry_.Tokens(nodes[i]);
+      for (uint32_t k = 0; k < tokens_per_block; ++k) {
+        if ((tokens[k] & kDigestBit) == 0) continue;
+        uint32_t digest[kDigestWords];
+        std::memcpy(digest, geometry_.digests->Bytes(tokens[k]), kDigestBytes);
+        ring_.Put(digest, kDigestWords);
+      }
+    }
+    ++records_written_;
+    done += count;
+    // Before the next record's room is reckoned: these blocks are announced now.
+    Count(count);
+  }
   return done;
 }
 
@@ -226,6 +322,8 @@ void StreamingEventSink::GetStats(kvc_stream_stats* out) const noexcept {
   out->drained_batches = get(drained_.batches);
   out->drained_events = get(drained_.events);
   out->drained_stored_blocks = get(drained_.stored_blocks);
+  out->multimodal_blocks_suppressed = get(deferral_.multimodal_blocks_suppressed);
+  out->suppressed_blocks = get(deferral_.suppressed_blocks);
   out->drained_removed_blocks = get(drained_.removed_blocks);
   out->mirror_blocks = get(drained_.mirror_blocks);
   // The ring's size is known to others once the sink is ready.

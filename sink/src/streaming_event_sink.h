@@ -26,12 +26,14 @@ namespace kvcast {
 
 struct SinkOptions {
   uint32_t max_entries = 50000;  // stored blocks that may wait undrained, > 0
+  bool suppress_multimodal = true;
   ProjectorOptions projector;
 };
 
 // Room. The ring holds room for a removal of every block that can exist, for
 // one clear, and for stores: max_entries blocks in records of one block each,
-// plus the longest scope. A store is admitted only if afterwards
+// plus the longest scope, plus, if multimodal blocks are announced, a block's
+// worth of digests. A store is admitted only if afterwards
 //
 //   free words >= 2 x announced blocks + one clear [+ the healing share]
 //
@@ -53,6 +55,9 @@ class StreamingEventSink final : public EventSink {
   void Clear() noexcept override;
   void Seal() noexcept override;
   DeferralCounters& deferral_counters() noexcept override { return deferral_; }
+  [[nodiscard]] bool suppresses_multimodal() const noexcept override {
+    return options_.suppress_multimodal;
+  }
   [[nodiscard]] uint64_t announced_blocks() const noexcept override {
     return recorded_.announced_blocks.load(std::memory_order_relaxed);
   }
@@ -80,6 +85,15 @@ class StreamingEventSink final : public EventSink {
  private:
   static constexpr uint32_t kHealBlocks = 256;
   static constexpr uint64_t kHealNs = 50000;
+
+  // A run whose blocks all have digest tokens, or all have none.
+  uint32_t StorePlain(const StoreRun& run, bool healing) noexcept;
+  uint32_t StoreDigests(const StoreRun& run, bool healing) noexcept;
+  // How many of `count` blocks the cap on undrained blocks admits.
+  uint32_t Admitted(uint32_t count, bool healing) noexcept;
+  // Words that a store may take, at least min(needed, what there is).
+  uint64_t Room(uint64_t needed, bool healing) noexcept;
+  void Count(uint32_t stored) noexcept;
 
   const SinkOptions options_;
   SinkGeometry geometry_;

@@ -94,14 +94,16 @@ var constructors = []struct {
 		map[string][]any{
 			"TokensPerBlock": {-1, 4097, math.MaxInt}, "CapacityBlocks": {-1, 1<<27 + 1, math.MaxInt},
 			"MaxSequences": {-1, 1<<20 + 1, math.MaxInt}, "ResumeGatePermille": {-1, 1001, math.MaxInt},
-			"PageBytes": {uint64(3), uint64(1 << 63), uint64(math.MaxUint64 - 7)},
-			"Device":    {bindings.DeviceKind(2)}, "DeviceOrdinal": {-1, 1, math.MaxInt}, "CallersContext": {true},
+			"MaxDigests": {-1, 1<<24 + 1, math.MaxInt},
+			"PageBytes":  {uint64(3), uint64(1 << 63), uint64(math.MaxUint64 - 7)},
+			"Device":     {bindings.DeviceKind(2)}, "DeviceOrdinal": {-1, 1, math.MaxInt}, "CallersContext": {true},
 			"Seed": nil, "Poison": nil, "Stream": {new(bindings.Stream)},
 		}},
 	{bindings.StreamConfig{}, func(c any) error { _, err := bindings.NewStream(c.(bindings.StreamConfig)); return err },
 		map[string][]any{
 			"Form": {event.Bytes + 1, event.Form(255)}, "MaxEntries": {-1, math.MaxInt},
 			"MaxBlocksPerEvent": {-1, 65537, math.MaxInt},
+			"Multimodal":        {bindings.Multimodal(2), bindings.Multimodal(math.MaxUint32)},
 		}},
 	{wire.Limits{}, func(c any) error { _, err := wire.NewDecoder(c.(wire.Limits)); return err },
 		map[string][]any{

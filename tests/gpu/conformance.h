@@ -122,8 +122,8 @@ class Conformance {
     item.sequence = sequence;
     item.token_count = tokens.size();
     kvc_commit_result result{};
-    const kvc_status status =
-        kvc_sequences_commit(manager_, 1, &item, tokens.data(), tokens.size(), &result, &error_);
+    const kvc_status status = kvc_sequences_commit(manager_, 1, &item, tokens.data(), tokens.size(),
+                                                   nullptr, 0, &result, &error_);
     return status != KVC_OK ? status : result.status;
   }
   kvc_status Release(uint64_t sequence) {

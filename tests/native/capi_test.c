@@ -79,7 +79,9 @@ static kvc_commit_result commit(kvc_manager* m, uint64_t sequence, const uint32_
   item.sequence = sequence;
   item.token_offset = 0;
   item.token_count = count;
-  CHECK_OK(kvc_sequences_commit(m, 1, &item, tokens, count, &result, &err));
+  item.digest_offset = 0;
+  item.digest_count = 0;
+  CHECK_OK(kvc_sequences_commit(m, 1, &item, tokens, count, NULL, 0, &result, &err));
   return result;
 }
 
@@ -404,6 +406,55 @@ int main(void) {
     CHECK(results[0].status == KVC_INVALID_ARGUMENT && strstr(err.message, "LoRA name") != NULL);
   }
 
+  PHASE("multimodal digests");
+  CHECK_OK(kvc_manager_reset(m, &err));
+  {
+    uint8_t digest[32];
+    uint32_t image[4];
+    kvc_prompt prompt;
+    kvc_commit_item item;
+    kvc_commit_result result;
+    kvc_probe_result probed;
+    kvc_stream_stats told;
+    kvc_borrowed_batch batch;
+    kvc_create_result a = create(m, NULL, 0, 0);
+    CHECK(grow(m, a.sequence, kBlock).status == KVC_OK);
+    memset(digest, 7, sizeof digest);
+    memset(&item, 0, sizeof item);
+    memset(&prompt, 0, sizeof prompt);
+    for (i = 0; i < kBlock; ++i) image[i] = i == 0 ? KVC_DIGEST_TOKEN(0) : i;
+    item.sequence = a.sequence;
+    item.token_count = kBlock;
+    CHECK_OK(kvc_sequences_commit(m, 1, &item, image, kBlock, digest, 32, &result, &err));
+    CHECK(result.status == KVC_INVALID_ARGUMENT && strstr(err.message, "digests") != NULL);
+    item.digest_count = 1;
+    CHECK(kvc_sequences_commit(m, 1, &item, image, kBlock, NULL, 32, &result, &err) ==
+          KVC_INVALID_ARGUMENT);
+    CHECK_OK(kvc_sequences_commit(m, 1, &item, image, kBlock, digest, 32, &result, &err));
+    CHECK(result.status == KVC_OK && result.stored_blocks == 1);
+    CHECK(stats(m).digests == 1);
+    prompt.token_count = kBlock;
+    prompt.scope = KVC_NO_SCOPE;
+    prompt.must_compute = KVC_COMPUTE_NOTHING;
+    prompt.digest_count = 1;
+    CHECK_OK(kvc_probe(m, 1, &prompt, image, kBlock, NULL, 0, digest, 32, &probed, &err));
+    CHECK(probed.status == KVC_OK && probed.matched_tokens == kBlock);
+    digest[31] ^= 1;
+    CHECK_OK(kvc_probe(m, 1, &prompt, image, kBlock, NULL, 0, digest, 32, &probed, &err));
+    CHECK(probed.status == KVC_OK && probed.matched_tokens == 0);
+    CHECK(release(m, a.sequence) == KVC_OK);
+    /* The default: a stream does not tell of such blocks. */
+    do {
+      CHECK_OK(kvc_stream_drain(stream, 0, 0, &batch, &err));
+      CHECK(batch.multimodal_count == 0 && (batch.event_count == 0 || batch.token_count == 0));
+    } while (batch.event_count != 0);
+    kvc_stream_stats_init(&told);
+    CHECK_OK(kvc_stream_stats_get(stream, &told, &err));
+    CHECK(told.multimodal_blocks_suppressed == 1 && told.suppressed_blocks == 1);
+    CHECK_OK(kvc_manager_reset(m, &err));
+    CHECK(stats(m).digests == 0);
+  }
+
   PHASE("fences and quarantine");
   CHECK_OK(kvc_manager_reset(m, &err));
   {
@@ -607,10 +658,10 @@ int main(void) {
     item.flags = KVC_COMMIT_FENCE;
     item.fence.device_stream = steps;
     item.fence.position = 8;
-    CHECK_OK(kvc_sequences_commit(m, 1, &item, tokens, kBlock, &committed, &err));
+    CHECK_OK(kvc_sequences_commit(m, 1, &item, tokens, kBlock, NULL, 0, &committed, &err));
     CHECK(committed.status == KVC_INVALID_ARGUMENT); /* the step has not begun */
     item.fence.position = 7;
-    CHECK_OK(kvc_sequences_commit(m, 1, &item, tokens, kBlock, &committed, &err));
+    CHECK_OK(kvc_sequences_commit(m, 1, &item, tokens, kBlock, NULL, 0, &committed, &err));
     CHECK(committed.status == KVC_OK && committed.stored_blocks == 1);
     b = create(m, tokens, kBlock + 1, 0);
     CHECK(b.matched_tokens == kBlock && b.wait_count == 1);

@@ -175,11 +175,11 @@ TEST(Chain, DetachOnASmallStack) {
     const kvc_grow_item grow{made.sequence, kBlocks};
     kvc_grow_result grown{};
     EXPECT_EQ(kvc_sequences_grow(manager, 1, &grow, &grown, nullptr, 0, nullptr, nullptr), KVC_OK);
-    const kvc_commit_item commit{made.sequence, 0, kBlocks, 0, 0, {}};
+    const kvc_commit_item commit{made.sequence, 0, kBlocks, 0, 0, {}, 0};
     kvc_commit_result committed{};
-    EXPECT_EQ(
-        kvc_sequences_commit(manager, 1, &commit, tokens.data(), kBlocks, &committed, nullptr),
-        KVC_OK);
+    EXPECT_EQ(kvc_sequences_commit(manager, 1, &commit, tokens.data(), kBlocks, nullptr, 0,
+                                   &committed, nullptr),
+              KVC_OK);
     EXPECT_EQ(committed.stored_blocks, kBlocks);
     kvc_stream_destroy(stream);
     EXPECT_EQ(kvc_manager_check(manager, nullptr), KVC_OK);

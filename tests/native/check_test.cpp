@@ -86,9 +86,9 @@ class CheckTest : public ::testing::Test {
     kvc_grow_result grown{};
     m_->Grow(1, &grow, &grown, nullptr);
     EXPECT_EQ(grown.status, KVC_OK);
-    const kvc_commit_item commit{made.sequence, 0, tokens.size(), 0, 0, {}};
+    const kvc_commit_item commit{made.sequence, 0, tokens.size(), 0, 0, {}, 0};
     kvc_commit_result committed{};
-    m_->Commit(1, &commit, data, tokens.size(), &committed, nullptr);
+    m_->Commit(1, &commit, {data, tokens.size()}, &committed, nullptr);
     EXPECT_EQ(committed.status, KVC_OK);
     return made.sequence;
   }

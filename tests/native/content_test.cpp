@@ -313,7 +313,7 @@ class Engine {
     if (more.empty() || !Grow(s, s->tokens.size() + more.size())) return;
     std::vector<uint32_t> all = s->tokens;
     all.insert(all.end(), more.begin(), more.end());
-    kvc_commit_item item{s->id, 0, more.size(), 0, 0, {}};
+    kvc_commit_item item{s->id, 0, more.size(), 0, 0, {}, 0};
     if (OneIn(4)) {  // the values come from another engine
       // The pages are the sequence's stream's at once, anybody else's later.
       const kvc_fence mine{s->stream->kernels, Position(s->stream->kernels)};
@@ -325,7 +325,7 @@ class Engine {
       Kernels(*s, all, s->tokens.size(), all.size(), true);
     }
     kvc_commit_result result{};
-    m_->Commit(1, &item, more.data(), more.size(), &result, nullptr);
+    m_->Commit(1, &item, {more.data(), more.size()}, &result, nullptr);
     ASSERT_EQ(result.status, KVC_OK);
     s->tokens = all;
     if (result.wait_count != 0 || result.deduplicated_blocks != 0) {

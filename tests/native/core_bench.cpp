@@ -55,9 +55,9 @@ struct Driver {
     kvc_grow_result grown{};
     manager->Grow(1, &grow, &grown, nullptr);
     if (grown.status != KVC_OK) std::abort();
-    kvc_commit_item commit{id, matched * kBlock, tokens.size() - matched * kBlock, 0, 0, {}};
+    kvc_commit_item commit{id, matched * kBlock, tokens.size() - matched * kBlock, 0, 0, {}, 0};
     kvc_commit_result committed{};
-    manager->Commit(1, &commit, tokens.data(), tokens.size(), &committed, nullptr);
+    manager->Commit(1, &commit, {tokens.data(), tokens.size()}, &committed, nullptr);
   }
   void Release(uint64_t id) {
     kvc_status status = KVC_OK;

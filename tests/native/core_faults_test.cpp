@@ -14,6 +14,7 @@
 
 #include "native/src/manager.h"
 #include "sink/src/streaming_event_sink.h"
+#include "tests/native/digest_support.h"
 
 namespace kvcast {
 namespace {
@@ -34,17 +35,46 @@ class Engine {
     config.resume_gate_permille = 1000;
     SinkOptions options;
     options.max_entries = 16;
+    options.suppress_multimodal = false;
     sink_ = std::make_shared<StreamingEventSink>(options);
     m_ = std::make_unique<Manager>(config, sink_);
     for (uint64_t& s : streams_) s = m_->OpenDeviceStream();
+    bytes_.assign(kName, kName + sizeof kName - 1);
+    for (uint32_t k = 0; k < kDigests; ++k) {
+      const testing::TestDigest digest = testing::DigestOf(k);
+      bytes_.insert(bytes_.end(), digest.begin(), digest.end());
+    }
     tokens_.reserve(1024);  // the test's own memory is not what it is about
+  }
+
+  // As many scopes at once as there can be, so that the place of each has held the
+  // long name before anything is counted.
+  void WarmScopes() {
+    std::vector<uint64_t> open;
+    for (uint64_t salt = 0; salt < 8; ++salt) {
+      kvc_scope scope{};
+      scope.parts = KVC_SCOPE_LORA_NAME | KVC_SCOPE_SALT;
+      scope.lora_name_size = sizeof kName - 1;
+      scope.salt = salt;
+      kvc_prompt prompt{};
+      kvc_create_result made{};
+      m_->Create(1, &prompt, {tokens_.data(), 0, &scope, 1, bytes_.data(), bytes_.size()}, &made,
+                 nullptr);
+      ASSERT_EQ(made.status, KVC_OK);
+      open.push_back(made.sequence);
+    }
+    std::vector<kvc_status> released(open.size());
+    m_->Release(static_cast<uint32_t>(open.size()), open.data(), released.data(), nullptr);
   }
 
   // One random request; every call may fail for want of memory and is repeated.
   void Request() {
     const uint32_t blocks = 1 + static_cast<uint32_t>(random_() % 12);
     tokens_.resize(size_t{blocks} * kBlock + 1);  // a partly filled tail
-    for (uint32_t& t : tokens_) t = static_cast<uint32_t>(random_() % 3);
+    for (uint32_t& t : tokens_) {
+      t = static_cast<uint32_t>(random_() % 3);
+      if (random_() % 8 == 0) t = KVC_DIGEST_TOKEN(random_() % kDigests);
+    }
     kvc_prompt prompt{};
     prompt.token_count = tokens_.size();
     prompt.scope = random_() % 2 == 0 ? 0 : KVC_NO_SCOPE;
@@ -52,10 +82,10 @@ class Engine {
     kvc_scope scope{};
     scope.parts = KVC_SCOPE_LORA_NAME | KVC_SCOPE_SALT;
     scope.lora_name_size = sizeof kName - 1;
+    prompt.digest_offset = sizeof kName - 1;
+    prompt.digest_count = kDigests;
     scope.salt = random_() % 4;
-    PromptArrays in{
-        tokens_.data(),  tokens_.size(), &scope, 1, reinterpret_cast<const uint8_t*>(kName),
-        sizeof kName - 1};
+    PromptArrays in{tokens_.data(), tokens_.size(), &scope, 1, bytes_.data(), bytes_.size()};
     kvc_create_result made{};
     Try([&] {
       m_->Create(1, &prompt, in, &made, nullptr);
@@ -77,15 +107,21 @@ class Engine {
       counting = was_counting;
     }
     if (grown.status == KVC_OK) {
-      kvc_commit_item commit{
-          made.sequence, made.matched_tokens, tokens_.size() - made.matched_tokens, 0, 0, {}};
+      kvc_commit_item commit{made.sequence,
+                             made.matched_tokens,
+                             tokens_.size() - made.matched_tokens,
+                             0,
+                             kDigests,
+                             {},
+                             sizeof kName - 1};
       if (kernels && random_() % 4 == 0) {
         commit.flags = KVC_COMMIT_FENCE;
         commit.fence = {prompt.device_stream, 1};
       }
       kvc_commit_result committed{};
       Try([&] {
-        m_->Commit(1, &commit, tokens_.data(), tokens_.size(), &committed, nullptr);
+        m_->Commit(1, &commit, {tokens_.data(), tokens_.size(), bytes_.data(), bytes_.size()},
+                   &committed, nullptr);
         return committed.status;
       });
       EXPECT_EQ(committed.status, KVC_OK);
@@ -221,16 +257,19 @@ class Engine {
   std::mt19937_64 random_;
   std::shared_ptr<StreamingEventSink> sink_;
   std::unique_ptr<Manager> m_;
+  static constexpr uint32_t kDigests = 5;
   std::vector<uint32_t> tokens_;
   uint64_t now_ = 1;
   kvc_table_cookie cookie_{};
   uint64_t pin_ = 0;
+  std::vector<uint8_t> bytes_;  // the name and the digests
   static constexpr uint32_t kStreams = 7;
   uint64_t streams_[kStreams] = {};
 };
 
 void SteadyState(kvc_policy policy) {
   Engine engine(1, policy);
+  engine.WarmScopes();
   // Only the scheduler's side counts here; the drain side (where a scope that
   // comes anew takes memory) has a test of its own.
   const auto round = [&](bool counted) {

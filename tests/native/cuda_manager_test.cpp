@@ -98,7 +98,8 @@ class CudaManager : public CudaTest {
     commit.sequence = made.sequence;
     commit.token_count = 16;
     kvc_commit_result committed{};
-    EXPECT_EQ(kvc_sequences_commit(manager_, 1, &commit, tokens.data(), 16, &committed, &error_),
+    EXPECT_EQ(kvc_sequences_commit(manager_, 1, &commit, tokens.data(), 16, nullptr, 0, &committed,
+                                   &error_),
               KVC_OK);
     return made.sequence;
   }

@@ -142,6 +142,8 @@ class Session {
     stream_config.hash_form = in_.Below(4);
     stream_config.max_entries = 1 + in_.Below(12);
     stream_config.max_blocks_per_event = in_.Below(4);
+    stream_config.multimodal = in_.Below(2);
+    if (in_.OneIn(64)) stream_config.multimodal = static_cast<uint32_t>(in_.Nasty());
     if (in_.OneIn(64)) stream_config.hash_form = static_cast<uint32_t>(in_.Nasty());
     if (in_.OneIn(64)) stream_config.struct_size = static_cast<uint32_t>(in_.Nasty());
     if (in_.OneIn(64)) stream_config.max_blocks_per_event = static_cast<uint32_t>(in_.Nasty());
@@ -158,6 +160,8 @@ class Session {
     config.max_sequences = 1 + in_.Below(5);
     config.page_bytes = 8 * in_.Below(3);
     config.seed = 1 + in_.Below(4);
+    config.max_digests = in_.Below(5);
+    if (in_.OneIn(64)) config.max_digests = static_cast<uint32_t>(in_.Nasty()) | 1u << 25;
     config.resume_gate_permille = in_.OneIn(3) ? 1000 : 1 + 4 * in_.U8() % 1000;
     if (in_.OneIn(64)) config.resume_gate_permille = in_.OneIn(2) ? 0 : 1001;
     // Values that are refused before anything large is asked for.
@@ -460,11 +464,32 @@ class Session {
     return tokens;
   }
 
+  // Some of the tokens become digests, which are added to `bytes`; sometimes not
+  // as they should be.
+  void AddDigests(std::vector<uint32_t>* tokens, std::vector<uint8_t>* bytes, uint64_t* offset,
+                  uint32_t* count) {
+    *offset = bytes->size();
+    *count = 0;
+    if (tokens->empty() || !in_.OneIn(3)) return;
+    *count = 1 + in_.Below(2);
+    for (uint32_t i = 0; i < *count; ++i) {
+      const kvcast::testing::TestDigest digest = kvcast::testing::DigestOf(1 + in_.Below(4));
+      bytes->insert(bytes->end(), digest.begin(), digest.end());
+    }
+    for (uint32_t i = in_.Below(3); i > 0; --i) {
+      (*tokens)[in_.U8() % tokens->size()] = KVC_DIGEST_TOKEN(in_.Below(*count));
+    }
+    // Outside the array for certain: other bytes are no digests of these tests.
+    if (in_.OneIn(16)) *offset = in_.Nasty() | uint64_t{1} << 40;
+    if (in_.OneIn(16)) *count = in_.OneIn(2) ? 0 : UINT32_MAX - in_.Below(9);
+  }
+
   Prompts MakePrompts() {
     Prompts p;
     for (uint32_t i = in_.Below(4); i > 0; --i) {
       kvc_prompt prompt{};
-      const std::vector<uint32_t> tokens = Tokens(in_.Below(10) * block_ + in_.Below(2));
+      std::vector<uint32_t> tokens = Tokens(in_.Below(10) * block_ + in_.Below(2));
+      AddDigests(&tokens, &p.bytes, &prompt.digest_offset, &prompt.digest_count);
       prompt.token_offset = p.tokens.size();
       prompt.token_count = tokens.size();
       prompt.device_stream = DeviceStream();
@@ -723,9 +748,11 @@ class Session {
   void Commit() {
     std::vector<kvc_commit_item> items(in_.Below(3));
     std::vector<uint32_t> tokens;
+    std::vector<uint8_t> bytes;
     for (kvc_commit_item& item : items) {
-      const std::vector<uint32_t> more = Tokens(in_.Below(8) * block_ + in_.Below(2));
-      item = {Sequence(), tokens.size(), more.size(), 0, 0, {}};
+      std::vector<uint32_t> more = Tokens(in_.Below(8) * block_ + in_.Below(2));
+      item = {Sequence(), tokens.size(), more.size(), 0, 0, {}, 0};
+      AddDigests(&more, &bytes, &item.digest_offset, &item.digest_count);
       tokens.insert(tokens.end(), more.begin(), more.end());
       if (in_.OneIn(6)) {
         item.flags =
@@ -736,10 +763,12 @@ class Session {
       if (in_.OneIn(32)) item.token_count = in_.Nasty();
     }
     tokens.shrink_to_fit();
+    bytes.shrink_to_fit();
     std::vector<kvc_commit_result> results(items.size());
     kvc_error* error = MaybeError();
     Sane(kvc_sequences_commit(manager_, static_cast<uint32_t>(items.size()), items.data(),
-                              tokens.data(), tokens.size(), results.data(), error),
+                              tokens.data(), tokens.size(), bytes.data(), bytes.size(),
+                              results.data(), error),
          error);
     for (const kvc_commit_result& r : results) {
       Sane(r.status);
@@ -878,9 +907,10 @@ class Session {
                 "NULL items");
         return;
       case 4:
-        Require(Sane(kvc_sequences_commit(manager_, 0, nullptr, nullptr, 1, nullptr, error),
-                     error) == KVC_INVALID_ARGUMENT,
-                "NULL tokens");
+        Require(
+            Sane(kvc_sequences_commit(manager_, 0, nullptr, nullptr, 1, nullptr, 0, nullptr, error),
+                 error) == KVC_INVALID_ARGUMENT,
+            "NULL tokens");
         return;
       case 5:
         Require(
@@ -920,7 +950,10 @@ class Session {
                                  nullptr) == KVC_OK,
             "resident failed");
     resident.resize(count);
-    Good(mirror_->Compare(resident, true));
+    kvc_stream_stats stats;
+    kvc_stream_stats_init(&stats);
+    Require(kvc_stream_stats_get(stream_, &stats, nullptr) == KVC_OK, "no stream statistics");
+    Good(mirror_->Compare(resident, stats.suppressed_blocks == 0));
     Check();
   }
 

@@ -114,9 +114,9 @@ class GrowTest : public ::testing::Test {
   uint64_t Store(const std::vector<uint32_t>& blocks, uint64_t stream = 0) {
     const uint64_t id = Create(blocks, stream);
     EXPECT_EQ(Grow(id, static_cast<uint32_t>(blocks.size())).status, KVC_OK);
-    const kvc_commit_item item{id, matched_, tokens_.size() - matched_, 0, 0, {}};
+    const kvc_commit_item item{id, matched_, tokens_.size() - matched_, 0, 0, {}, 0};
     kvc_commit_result result{};
-    m_->Commit(1, &item, Data(), tokens_.size(), &result, nullptr);
+    m_->Commit(1, &item, {Data(), tokens_.size()}, &result, nullptr);
     EXPECT_EQ(result.status, KVC_OK);
     return id;
   }

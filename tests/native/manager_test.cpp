@@ -74,9 +74,9 @@ class ManagerTest : public ::testing::Test {
     return result;
   }
   kvc_commit_result CommitTokens(uint64_t id, const std::vector<uint32_t>& tokens) {
-    const kvc_commit_item item{id, 0, tokens.size(), 0, 0, {}};
+    const kvc_commit_item item{id, 0, tokens.size(), 0, 0, {}, 0};
     kvc_commit_result result{};
-    m_->Commit(1, &item, tokens.data(), tokens.size(), &result, nullptr);
+    m_->Commit(1, &item, {tokens.data(), tokens.size()}, &result, nullptr);
     return result;
   }
   kvc_commit_result Commit(uint64_t id, const std::vector<uint32_t>& blocks) {

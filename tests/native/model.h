@@ -101,8 +101,14 @@ struct ModelKnown {
 
 class Model : public ModelDevice {
  public:
-  Model(uint32_t block, uint32_t total, uint32_t max_sequences, uint32_t gate)
-      : block_(block), total_(total), max_sequences_(max_sequences), gate_(gate), free_(total) {}
+  explicit Model(const CacheOptions& options)
+      : block_(options.block),
+        total_(options.pages),
+        max_sequences_(options.sequences),
+        gate_(options.gate),
+        max_digests_(options.digests),
+        suppress_(options.multimodal == KVC_MULTIMODAL_SUPPRESS),
+        free_(options.pages) {}
 
   // ------------------------------------------------------------------- calls
 
@@ -119,7 +125,7 @@ class Model : public ModelDevice {
   [[nodiscard]] std::vector<ModelBlockRef> Match(const ModelScope& scope,
                                                  const std::vector<uint32_t>& tokens,
                                                  uint32_t must_compute,
- uint32_t backoff = 0) const {
+                                                 uint32_t backoff = 0) const {
     const uint64_t left = Left(must_compute);
     std::vector<ModelBlockRef> found;
     ModelKey key = scope.root;
@@ -133,9 +139,10 @@ class Model : public ModelDevice {
     return found;
   }
 
-  // No sequence if too many are open or the gate is closed.
+  // No sequence if too many are open, the gate is closed or there are too many digests.
   ModelSequence* Create(const ModelPrompt& prompt, uint64_t* matched,
-                        std::vector<ModelFence>* waits) {
+                        std::vector<ModelFence>* waits, kvc_status* why) {
+    *why = KVC_NOT_NOW;
     if (Full()) return nullptr;
     const bool suspended = (prompt.options.flags & KVC_PROMPT_SUSPENDED) != 0;
     if (!suspended && !GateOpen()) {
@@ -143,6 +150,15 @@ class Model : public ModelDevice {
       return nullptr;
     }
     const std::vector<uint32_t>& tokens = prompt.tokens;
+    const uint64_t left = Left(prompt.must_compute);
+    const uint64_t whole = tokens.size() < left ? 0 : (tokens.size() - left) / block_ * block_;
+    const std::vector<uint32_t> path(tokens.begin(),
+                                     tokens.begin() + static_cast<ptrdiff_t>(whole));
+    if (suspended && DigestsFit(path) != KVC_OK) {
+      *why = DigestsFit(path);
+      return nullptr;
+    }
+    *why = KVC_OK;
     auto made = std::make_unique<ModelSequence>();
     made->stream = prompt.stream;
     made->scope = prompt.scope;
@@ -150,7 +166,8 @@ class Model : public ModelDevice {
     if ((prompt.options.flags & KVC_PROMPT_STOP_BEFORE) != 0) {
       made->stop_blocks = prompt.options.stop_before / block_;
     }
-    const std::vector<ModelBlockRef> found = Match(*prompt.scope, tokens, prompt.must_compute, prompt.options.match_backoff);
+    const std::vector<ModelBlockRef> found =
+        Match(*prompt.scope, tokens, prompt.must_compute, prompt.options.match_backoff);
     ++counts.created_sequences;
     counts.asked_blocks += tokens.size() / block_;
     *matched = found.size() * block_;
@@ -159,9 +176,7 @@ class Model : public ModelDevice {
       made->fresh = true;
       made->backoff = prompt.options.match_backoff;
       made->suspended_at = ++suspensions_;
-      const uint64_t left = Left(prompt.must_compute);
-      const uint64_t whole = tokens.size() < left ? 0 : (tokens.size() - left) / block_ * block_;
-      made->path.assign(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(whole));
+      made->path = path;
     } else {
       Take(*made, found);
       made->matched = *matched;
@@ -290,6 +305,8 @@ class Model : public ModelDevice {
       result.status = KVC_BAD_STATE;
       return result;
     }
+    result.status = DigestsFit(tokens);
+    if (result.status != KVC_OK) return result;
     const uint64_t first = s.tokens.size() / block_;
     const bool in_tail = s.tokens.size() % block_ != 0;
     s.tokens.insert(s.tokens.end(), tokens.begin(), tokens.end());
@@ -335,6 +352,7 @@ class Model : public ModelDevice {
       s.blocks.push_back(block);
       Raise(*block);
       known[key] = {parent_key, !parent, {text, text + block_}, s.scope};
+      if (Suppressed(block.get())) ++suppressed_ever;
       ++result.stored;
     }
     for (uint64_t i = s.blocks.size(); i > first; --i) {
@@ -424,7 +442,8 @@ class Model : public ModelDevice {
     }
     if (result.status != KVC_OK) return result;
     std::vector<ModelBlockRef> found;
-    if (s.epoch == epoch_) found = Match(*s.scope, s.path, KVC_COMPUTE_NOTHING, s.fresh ? s.backoff : 0);
+    if (s.epoch == epoch_)
+      found = Match(*s.scope, s.path, KVC_COMPUTE_NOTHING, s.fresh ? s.backoff : 0);
     const bool whole = !s.fresh && found.size() * block_ == s.path.size();
     if (!whole || !s.rest_kept) {
       Strip(s);
@@ -480,7 +499,10 @@ class Model : public ModelDevice {
     }
     lists_.clear();
     timers_.clear();
-    for (const auto& [key, block] : resident_) block->page->block = nullptr;
+    for (const auto& [key, block] : resident_) {
+      block->page->block = nullptr;
+      if (Suppressed(block.get())) ++silent_removals;
+    }
     resident_.clear();
   }
 
@@ -626,8 +648,39 @@ class Model : public ModelDevice {
   [[nodiscard]] bool Full() const { return sequences_.size() + holds.size() >= max_sequences_; }
   [[nodiscard]] ModelKey KeyOf(const ModelKey& parent, const uint32_t* tokens) const {
     ModelKey key;
-    BlockKey(parent.data(), tokens, block_, key.data());
+    TestDigest digest;
+    BlockKey(
+        parent.data(), tokens, block_,
+        [&digest](uint32_t token) {
+          digest = DigestOf(token & ~KVC_DIGEST_BIT);
+          return digest.data();
+        },
+        key.data());
     return key;
+  }
+  // Digests in use: of blocks, partly filled tails and paths of suspended sequences.
+  [[nodiscard]] std::set<uint32_t> Digests() const {
+    std::set<uint32_t> all;
+    for (const auto& [key, block] : resident_) AddDigests(known.at(key).tokens, 0, &all);
+    for (const auto& s : sequences_) {
+      AddDigests(s->tokens, s->tokens.size() / block_ * block_, &all);
+      AddDigests(s->path, 0, &all);
+    }
+    for (const auto& [id, hold] : holds) {
+      const ModelSequence& s = *hold.sequence;
+      AddDigests(s.tokens, s.tokens.size() / block_ * block_, &all);
+      AddDigests(s.path, 0, &all);
+    }
+    return all;
+  }
+  // The stream does not tell of it.
+  [[nodiscard]] bool Suppressed(const ModelBlock* block) const {
+    for (; suppress_ && block != nullptr; block = block->parent.get()) {
+      std::set<uint32_t> own;
+      AddDigests(known.at(block->key).tokens, 0, &own);
+      if (!own.empty()) return true;
+    }
+    return false;
   }
 
   std::vector<ModelPin> pins;
@@ -639,10 +692,27 @@ class Model : public ModelDevice {
     bool cancel = false;
   };
   std::map<uint64_t, Hold> holds;
+  uint64_t suppressed_ever = 0;
+  uint64_t silent_removals = 0;
   std::map<ModelKey, ModelKnown> known;
   std::map<uint32_t, ModelPage*> owner;  // pages in use, by id
 
  private:
+  static void AddDigests(const std::vector<uint32_t>& tokens, size_t from,
+                         std::set<uint32_t>* all) {
+    for (size_t i = from; i < tokens.size(); ++i) {
+      if ((tokens[i] & KVC_DIGEST_BIT) != 0) all->insert(tokens[i]);
+    }
+  }
+  // Whether the digests of an item fit beside those in use.
+  [[nodiscard]] kvc_status DigestsFit(const std::vector<uint32_t>& tokens) const {
+    if (max_digests_ == 0) return KVC_OK;
+    std::set<uint32_t> all = Digests();
+    const bool alone = all.empty();
+    AddDigests(tokens, 0, &all);
+    if (all.size() <= max_digests_) return KVC_OK;
+    return alone ? KVC_NEVER_FITS : KVC_NOT_NOW;
+  }
   // The latest fence of each other stream that has not been reached.
   [[nodiscard]] std::vector<ModelFence> WaitsFor(const std::vector<ModelPageRef>& pages,
                                                  uint64_t stream) const {
@@ -784,6 +854,7 @@ class Model : public ModelDevice {
     Poll();
   }
   void Evict(const ModelBlockRef& block) {
+    if (Suppressed(block.get())) ++silent_removals;
     if (block->page->holders == 0) Leave(*block);
     SetTimer(block, 0);
     resident_.erase(block->key);
@@ -798,6 +869,8 @@ class Model : public ModelDevice {
   const uint32_t total_;
   const uint32_t max_sequences_;
   const uint32_t gate_;
+  const uint32_t max_digests_;
+  const bool suppress_;
   uint64_t suspensions_ = 0;
   uint64_t free_;
   uint64_t epoch_ = 0;

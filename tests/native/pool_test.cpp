@@ -56,9 +56,9 @@ class PoolTest : public ::testing::Test {
     return result.status;
   }
   kvc_status Commit(uint64_t id, const std::vector<uint32_t>& tokens, uint64_t from) {
-    const kvc_commit_item item{id, from, tokens.size() - from, 0, 0, {}};
+    const kvc_commit_item item{id, from, tokens.size() - from, 0, 0, {}, 0};
     kvc_commit_result result{};
-    m_->Commit(1, &item, tokens.data(), tokens.size(), &result, nullptr);
+    m_->Commit(1, &item, {tokens.data(), tokens.size()}, &result, nullptr);
     return result.status;
   }
   void Release(uint64_t id) {

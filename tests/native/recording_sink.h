@@ -62,12 +62,14 @@ class RecordingSink final : public EventSink {
   }
   void Seal() noexcept override { host_ = nullptr; }
   DeferralCounters& deferral_counters() noexcept override { return counters; }
+  bool suppresses_multimodal() const noexcept override { return suppress; }
   uint64_t announced_blocks() const noexcept override { return announced_.size(); }
 
   SinkHost* host() { return host_; }
 
   uint32_t room = UINT32_MAX;       // new stores still admitted
   uint32_t heal_room = UINT32_MAX;  // healed ones still admitted
+  bool suppress = false;            // asked when a manager is created on it
   std::vector<std::string> log;     // "+first token", "-", "clear"
   DeferralCounters counters;
 

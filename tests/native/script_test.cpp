@@ -46,13 +46,16 @@ uint64_t Number(const std::string& text) {
   return value;
 }
 
-// 1,2 are two tokens, 1..4 four, 7x3 three; - is none.
+// 1,2 are two tokens, 1..4 four, 7x3 three, @a to @z digests; - is none.
 std::vector<uint32_t> Tokens(const std::string& text) {
   std::vector<uint32_t> tokens;
   if (text == "-") return tokens;
   std::istringstream items(text);
   for (std::string item; std::getline(items, item, ',');) {
-    if (const size_t range = item.find(".."); range != std::string::npos) {
+    if (item[0] == '@') {
+      if (item.size() != 2 || item[1] < 'a' || item[1] > 'z') Bad("not a digest: " + item);
+      tokens.push_back(KVC_DIGEST_TOKEN(1 + item[1] - 'a'));
+    } else if (const size_t range = item.find(".."); range != std::string::npos) {
       const uint64_t last = Number(item.substr(range + 2));
       for (uint64_t t = Number(item.substr(0, range)); t <= last; ++t) {
         tokens.push_back(static_cast<uint32_t>(t));
@@ -224,6 +227,11 @@ class Script {
     options.pins = static_cast<uint32_t>(op.Count("pins", 0));
     options.policy = op.Named("policy", "lru") == "lrfu" ? KVC_POLICY_LRFU : KVC_POLICY_LRU;
     options.tau = static_cast<uint32_t>(op.Count("tau", 1000));
+    options.digests = static_cast<uint32_t>(op.Count("digests", 0));
+    const std::string multimodal = op.Named("multimodal", "suppress");
+    if (multimodal != "suppress" && multimodal != "announce") Bad("multimodal=" + multimodal);
+    options.multimodal =
+        multimodal == "announce" ? KVC_MULTIMODAL_ANNOUNCE : KVC_MULTIMODAL_SUPPRESS;
     options.form = kForms.at(op.Named("form", "signed64"));
     cache_ = nullptr;
     sequences_.clear();
@@ -593,7 +601,14 @@ class Script {
   }
   static std::string BlockName(const uint32_t* tokens, uint32_t count) {
     std::string text = "[";
-    for (uint32_t i = 0; i < count; ++i) text += (i == 0 ? "" : " ") + std::to_string(tokens[i]);
+    for (uint32_t i = 0; i < count; ++i) {
+      if (i != 0) text += " ";
+      if ((tokens[i] & KVC_DIGEST_BIT) != 0) {
+        text += {'@', static_cast<char>('a' + (tokens[i] & ~KVC_DIGEST_BIT) - 1)};
+      } else {
+        text += std::to_string(tokens[i]);
+      }
+    }
     return text + "]";
   }
   std::string Events(const kvc_borrowed_batch& batch, bool with_keys) {
@@ -606,6 +621,9 @@ class Script {
         continue;
       }
       std::string line = "removed:";
+      std::string wrong;
+      const std::vector<uint32_t> tokens = kvcast::testing::EventTokens(batch, event, &wrong);
+      if (!wrong.empty()) Bad(wrong);
       if (event.kind == KVC_EVENT_STORED) {
         const WireKey parent = mirror_->ParentOf(batch, e);
         line = "stored under " + (parent.empty() ? "root" : Block(parent, with_keys)) + ":";
@@ -613,8 +631,7 @@ class Script {
       for (uint64_t i = 0; i < event.hash_count; ++i) {
         const WireKey key = mirror_->KeyOf(batch, event.hash_offset + i);
         if (event.kind == KVC_EVENT_STORED) {
-          names_[key] =
-              BlockName(batch.tokens + event.token_offset + i * event.block_size, event.block_size);
+          names_[key] = BlockName(tokens.data() + i * event.block_size, event.block_size);
         }
         line += " " + Block(key, with_keys);
       }
@@ -678,7 +695,8 @@ class Script {
                                           ", kept " + std::to_string(s.kept_pages)) +
         (s.holds == 0
              ? ""
-             : ", holds " + std::to_string(s.holds) + ", held " + std::to_string(s.held_pages)));
+             : ", holds " + std::to_string(s.holds) + ", held " + std::to_string(s.held_pages)) +
+        (s.digests == 0 ? "" : ", digests " + std::to_string(s.digests)));
   }
   using Counts = std::vector<std::pair<const char*, uint64_t>>;
   static std::string Nonzero(const Counts& counts) {
@@ -727,6 +745,8 @@ class Script {
                     {"dropped", s.dropped_events},
                     {"unannounced removals", s.unannounced_removals},
                     {"partial", s.partial_blocks_suppressed},
+                    {"multimodal", s.multimodal_blocks_suppressed},
+                    {"suppressed", s.suppressed_blocks},
                     {"superseded", s.superseded_records},
                     {"drained stored", s.drained_stored_blocks},
                     {"drained removed", s.drained_removed_blocks}});

@@ -31,6 +31,7 @@ TEST(StreamApi, Defaults) {
   EXPECT_EQ(config.hash_form, uint32_t{KVC_HASH_SIGNED64});
   EXPECT_EQ(config.max_entries, 50000u);
   EXPECT_EQ(config.max_blocks_per_event, 0u);
+  EXPECT_EQ(config.multimodal, uint32_t{KVC_MULTIMODAL_SUPPRESS});
   kvc_stream_stats stats;
   kvc_stream_stats_init(&stats);
   EXPECT_EQ(stats.struct_size, sizeof stats);
@@ -51,12 +52,13 @@ TEST(StreamApi, BadConfigsAreRefusedByName) {
     const char* says;
   };
   const Case cases[] = {
-      {"size", [](kvc_stream_config& c) { c.struct_size = 12; }, "struct_size is 12, not 16"},
+      {"size", [](kvc_stream_config& c) { c.struct_size = 12; }, "struct_size is 12, not 20"},
       {"no init", [](kvc_stream_config& c) { c = {}; }, "kvc_stream_config_init"},
       {"form", [](kvc_stream_config& c) { c.hash_form = 4; }, "hash_form 4"},
       {"entries", [](kvc_stream_config& c) { c.max_entries = 0; }, "max_entries"},
       {"event", [](kvc_stream_config& c) { c.max_blocks_per_event = 65537; },
        "max_blocks_per_event is 65537"},
+      {"multimodal", [](kvc_stream_config& c) { c.multimodal = 2; }, "multimodal 2"},
   };
   const uint64_t live = LiveStreams();
   for (const Case& test : cases) {

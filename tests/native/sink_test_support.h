@@ -129,7 +129,8 @@ inline std::vector<Fact> Facts(const kvc_borrowed_batch& batch) {
     EXPECT_EQ(event.token_offset, tokens);
     EXPECT_EQ(event.group, 0);
     EXPECT_EQ(event.medium, KVC_MEDIUM_GPU);
-    EXPECT_EQ(event.reserved, 0u);
+    EXPECT_EQ(event.multimodal_offset, 0u);
+    EXPECT_EQ(event.multimodal_count, 0u);
     hashes += event.hash_count;
     tokens += event.token_count;
     if (event.kind == KVC_EVENT_CLEARED) {

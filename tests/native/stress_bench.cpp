@@ -72,9 +72,10 @@ class Scheduler {
     kvc_sequences_grow(manager_, 1, &grow, &grown, nullptr, 0, nullptr, nullptr);
     Require(grown.status == KVC_OK, "grow failed");
     const kvc_commit_item commit{
-        made.sequence, made.matched_tokens, tokens_.size() - made.matched_tokens, 0, 0, {}};
+        made.sequence, made.matched_tokens, tokens_.size() - made.matched_tokens, 0, 0, {}, 0};
     kvc_commit_result committed{};
-    kvc_sequences_commit(manager_, 1, &commit, tokens_.data(), tokens_.size(), &committed, nullptr);
+    kvc_sequences_commit(manager_, 1, &commit, tokens_.data(), tokens_.size(), nullptr, 0,
+                         &committed, nullptr);
     Require(committed.status == KVC_OK, "commit failed");
     stored_ += committed.stored_blocks;
     kvc_status released = KVC_OK;

@@ -116,10 +116,10 @@ class Engine {
       if (grown.status == KVC_OK) {
         if (kind_ == Kind::kStream) Kernels(id);
         const kvc_commit_item commit{
-            id, made[i].matched_tokens, tokens[i].size() - made[i].matched_tokens, 0, 0, {}};
+            id, made[i].matched_tokens, tokens[i].size() - made[i].matched_tokens, 0, 0, {}, 0};
         kvc_commit_result committed{};
         ASSERT_EQ(kvc_sequences_commit(manager_, 1, &commit, tokens[i].data(), tokens[i].size(),
-                                       &committed, nullptr),
+                                       nullptr, 0, &committed, nullptr),
                   KVC_OK);
         ASSERT_EQ(committed.status, KVC_OK);
         if (kind_ == Kind::kStream) Wait(committed.waits, committed.wait_count);

@@ -130,11 +130,23 @@ enum {
   KVC_HASH_BYTES = 3       /* the whole key; hashes[] then holds its first 8 */
 };
 
+/* What a stream tells of blocks with digest tokens (see KVC_DIGEST_TOKEN). */
+typedef uint32_t kvc_multimodal;
+enum {
+  /* Nothing, nor of the blocks below them: multimodal_blocks_suppressed counts
+   * them. They are reused like all others. */
+  KVC_MULTIMODAL_SUPPRESS = 0,
+  /* The same as of others; the digests come in multimodal[]. For hosts that drain
+   * the stream themselves. */
+  KVC_MULTIMODAL_ANNOUNCE = 1
+};
+
 typedef struct kvc_stream_config {
   uint32_t struct_size;
   kvc_hash_form hash_form;       /* default KVC_HASH_SIGNED64 */
   uint32_t max_entries;          /* stored blocks that may wait undrained, > 0; default 50000 */
   uint32_t max_blocks_per_event; /* 0 = as many as the wire allows (65536) */
+  kvc_multimodal multimodal;     /* default KVC_MULTIMODAL_SUPPRESS */
 } kvc_stream_config;
 
 /* The event stream of one manager: a sink that the manager writes and a
@@ -177,7 +189,8 @@ typedef struct kvc_event {
   uint64_t parent_hash; /* with KVC_EVENT_HAS_PARENT, in the stream's form */
   uint16_t group;
   kvc_medium medium;
-  uint32_t reserved;
+  uint32_t multimodal_count;  /* stored: digest tokens among the event's tokens */
+  uint64_t multimodal_offset; /* of their digests in multimodal[], in the tokens' order */
 } kvc_event;
 
 /* Which parts of a scope are present. The numbers are the mask bits of the root
@@ -204,14 +217,16 @@ typedef struct kvc_borrowed_batch {
   const uint64_t* hashes;
   const uint8_t* digests;        /* KVC_HASH_BYTES: 32 bytes per hash, else NULL */
   const uint8_t* parent_digests; /* KVC_HASH_BYTES: 32 bytes per event, else NULL */
-  const uint32_t* tokens;
+  const uint32_t* tokens;        /* KVC_DIGEST_TOKEN(i): the event's i-th digest */
   const kvc_event_scope* scopes;
   const char* strings;
+  const uint8_t* multimodal; /* 32 bytes per digest token */
   uint64_t event_count;
   uint64_t hash_count;
   uint64_t token_count;
   uint64_t scope_count;
   uint64_t string_size;
+  uint64_t multimodal_count;
   uint64_t remaining_bytes; /* record bytes that wait behind this batch */
   uint64_t pending_blocks;  /* deferred blocks that have not been announced yet */
 } kvc_borrowed_batch;
@@ -255,11 +270,13 @@ typedef struct kvc_stream_stats {
   uint64_t superseded_records;        /* records skipped because a clear followed */
   uint64_t drained_batches;           /* non-empty batches handed out */
   uint64_t drained_events;
-  uint64_t drained_stored_blocks;  /* block hashes in drained stored events */
-  uint64_t drained_removed_blocks; /* block hashes in drained removed events */
-  uint64_t mirror_blocks;          /* blocks in the projector's mirror */
-  uint64_t buffer_bytes;           /* size of the record buffer */
-  uint64_t buffer_used_bytes;      /* of that, waiting for the drainer */
+  uint64_t drained_stored_blocks;        /* block hashes in drained stored events */
+  uint64_t drained_removed_blocks;       /* block hashes in drained removed events */
+  uint64_t mirror_blocks;                /* blocks in the projector's mirror */
+  uint64_t buffer_bytes;                 /* size of the record buffer */
+  uint64_t buffer_used_bytes;            /* of that, waiting for the drainer */
+  uint64_t multimodal_blocks_suppressed; /* stored, but not told of: KVC_MULTIMODAL_SUPPRESS */
+  uint64_t suppressed_blocks;            /* such blocks in the tree at this instant */
 } kvc_stream_stats;
 
 KVC_API void kvc_stream_stats_init(kvc_stream_stats* stats) KVC_NOEXCEPT;
@@ -316,6 +333,10 @@ typedef struct kvc_config {
   uint32_t lrfu_ghosts;          /* KVC_POLICY_LRFU: blocks to remember that went, 8 bytes each;
                                     0 = as many as capacity_blocks (default) */
   uint32_t device_ordinal;       /* which of the device's kind; default 0 */
+  uint32_t max_digests;          /* different multimodal digests in use at once, up to 2^24;
+                                    0 = as many as blocks and tails can hold (default). Memory
+                                    (72 bytes each) is taken as they come */
+  uint32_t reserved;
 } kvc_config;
 
 typedef struct kvc_manager kvc_manager;
@@ -347,6 +368,15 @@ typedef struct kvc_scope {
   uint32_t salt_bytes_size;
 } kvc_scope;
 
+/* Tokens of prompts and commits are below 2^31, or stand for the 32-byte digest
+ * of a multimodal item (an image, say): this is the token of the i-th of the
+ * digests that come with the prompt or commit, in bytes[] of the call. Equal digests are
+ * equal tokens, whatever their places in the arrays; in the block's key a digest
+ * contributes its 32 bytes. A prompt with a digest that no block has matches up
+ * to the block before. */
+#define KVC_DIGEST_BIT 0x80000000u
+#define KVC_DIGEST_TOKEN(i) (KVC_DIGEST_BIT | (uint32_t)(i))
+
 /* kvc_prompt.scope: the empty scope. */
 #define KVC_NO_SCOPE UINT32_MAX
 /* kvc_prompt.must_compute: a full hit may leave nothing to compute. */
@@ -373,7 +403,7 @@ enum {
 
 typedef struct kvc_prompt {
   uint64_t token_offset;  /* into tokens[] of the call */
-  uint64_t token_count;   /* each token below 2^31 */
+  uint64_t token_count;   /* each token below 2^31, or KVC_DIGEST_TOKEN */
   uint64_t device_stream; /* where the sequence's kernels will run; 0 = none */
   uint32_t scope;         /* index into scopes[], or KVC_NO_SCOPE */
   uint32_t must_compute;  /* tokens at the end that a match must leave to compute, so that a
@@ -384,6 +414,9 @@ typedef struct kvc_prompt {
                              computed anew */
   uint64_t stop_before;   /* with KVC_PROMPT_STOP_BEFORE: no block that holds the token at this
                              position (from 0) or a later one is made reusable by the sequence */
+  uint64_t digest_offset; /* of its digests in bytes[] of the call, 32 bytes each */
+  uint32_t digest_count;
+  uint32_t reserved;
 } kvc_prompt;
 
 typedef struct kvc_create_result {
@@ -525,8 +558,9 @@ typedef struct kvc_commit_item {
   uint64_t token_offset;
   uint64_t token_count;
   uint32_t flags; /* KVC_COMMIT_* */
-  uint32_t reserved;
-  kvc_fence fence; /* with KVC_COMMIT_FENCE; stream 0: ready now */
+  uint32_t digest_count;
+  kvc_fence fence;        /* with KVC_COMMIT_FENCE; stream 0: ready now */
+  uint64_t digest_offset; /* of the digests in bytes[] of the call, 32 bytes each */
 } kvc_commit_item;
 
 typedef struct kvc_commit_result {
@@ -544,10 +578,12 @@ typedef struct kvc_commit_result {
  * stream, will be) computed; each block that becomes full becomes reusable.
  * Records a fence on the sequence's device stream for the pages published or
  * given back. Per item: BAD_STATE (more than the capacity), STALE_HANDLE,
- * INVALID_ARGUMENT, OUT_OF_MEMORY. */
+ * INVALID_ARGUMENT, OUT_OF_MEMORY, NOT_NOW (max_digests different digests are in
+ * use), NEVER_FITS (the item alone has more). */
 KVC_API kvc_status kvc_sequences_commit(kvc_manager* manager, uint32_t count,
                                         const kvc_commit_item* items, const uint32_t* tokens,
-                                        uint64_t token_count, kvc_commit_result* results,
+                                        uint64_t token_count, const uint8_t* bytes,
+                                        uint64_t byte_count, kvc_commit_result* results,
                                         kvc_error* error) KVC_NOEXCEPT;
 
 /* Writes all fences that the last create, resume or commit of the sequence named, into
@@ -848,6 +884,7 @@ typedef struct kvc_stats {
   uint64_t pinned_pages; /* a page counts once for each of its pins; they are live */
   uint64_t peak_pinned_pages;
   uint64_t peak_quarantined_pages;
+  uint64_t digests; /* different multimodal digests in use */
 } kvc_stats;
 
 KVC_API void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT;

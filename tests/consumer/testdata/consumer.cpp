@@ -55,9 +55,9 @@ void Run() {
   kvc_grow_result grown;
   Check(kvc_sequences_grow(manager.get(), 1, &room, &grown, nullptr, 0, nullptr, &error));
   Check(grown.status);
-  const kvc_commit_item computed{made.sequence, 0, tokens.size(), 0, 0, {}};
+  const kvc_commit_item computed{made.sequence, 0, tokens.size(), 0, 0, {}, 0};
   kvc_commit_result stored;
-  Check(kvc_sequences_commit(manager.get(), 1, &computed, tokens.data(), tokens.size(), &stored,
+  Check(kvc_sequences_commit(manager.get(), 1, &computed, tokens.data(), tokens.size(), nullptr, 0, &stored,
                              &error));
   Check(stored.status);
   kvc_status released = KVC_INTERNAL;
