@@ -133,7 +133,7 @@ func (o *replayOptions) check() (event.Form, error) {
 		return 0, errors.New("--trace is missing")
 	}
 	if o.policy != policyLRU && o.policy != policyLRFU {
-		return 0, fmt.Errorf("--policy %s: want %s or %s", o.policy, policyLRU, policyLRFU)
+		return 0, fmt.Errorf("--policy %q: want %s or %s", o.policy, policyLRU, policyLRFU)
 	}
 	if math.IsNaN(o.speed) || o.speed < 0 || math.IsInf(o.speed, 0) {
 		return 0, fmt.Errorf("--speed %g: want 0 or a positive number", o.speed)

@@ -47,7 +47,7 @@ func TestRefusesArguments(t *testing.T) {
 		{replay("--host-blocks", "1"), "unknown flag: --host-blocks"},
 		{replay("--disk-path", "/"), "unknown flag: --disk-path"},
 		{replay("--disk-blocks", "1"), "unknown flag: --disk-blocks"},
-		{replay("--policy", "lru"), "unknown flag: --policy"},
+		{replay("--policy", "fifo"), `--policy "fifo"`},
 		{replay("--profile", "dynamo"), "unknown flag: --profile"},
 		{replay("--metrics", ":1"), "unknown flag: --metrics"},
 		{replay("--config", "x"), "unknown flag: --config"},
@@ -94,6 +94,8 @@ var constructors = []struct {
 		map[string][]any{
 			"TokensPerBlock": {-1, 4097, math.MaxInt}, "CapacityBlocks": {-1, 1<<27 + 1, math.MaxInt},
 			"MaxSequences": {-1, 1<<20 + 1, math.MaxInt}, "ResumeGatePermille": {-1, 1001, math.MaxInt},
+			"Policy": {bindings.PolicyLRFU + 1, bindings.Policy(math.MaxUint32)}, "LRFUTau": {-1, math.MaxInt},
+			"LRFUGhosts": {-1, 1<<30 + 1, math.MaxInt}, "MaxPinnedPages": {-1, 1<<27 + 1, math.MaxInt},
 			"MaxDigests": {-1, 1<<24 + 1, math.MaxInt},
 			"PageBytes":  {uint64(3), uint64(1 << 63), uint64(math.MaxUint64 - 7)},
 			"Device":     {bindings.DeviceKind(2)}, "DeviceOrdinal": {-1, 1, math.MaxInt}, "CallersContext": {true},
