@@ -929,6 +929,9 @@ func (l *lockstep) retain(t *rapid.T) {
 	if rapid.Bool().Draw(t, "closed") {
 		item.EndToken = item.FirstToken + rapid.IntRange(0, s.committed+1).Draw(t, "count")
 	}
+	if item.EndToken == bindings.ToTheEnd && rapid.Bool().Draw(t, "later") {
+		item.FirstToken = s.committed + rapid.IntRange(0, 30).Draw(t, "ahead")
+	}
 	ticks := 0
 	if rapid.IntRange(0, 2).Draw(t, "timed") > 0 {
 		ticks = l.m.now + rapid.IntRange(1, 16).Draw(t, "ticks")
@@ -942,12 +945,12 @@ func (l *lockstep) retain(t *rapid.T) {
 	case s.suspended || item.EndToken > s.committed:
 		want = bindings.ErrBadState
 	}
+	if want == nil && !l.m.retain(s, item.FirstToken, item.EndToken, item.Priority, ticks) {
+		want = bindings.ErrNotNow
+	}
 	errs := make([]error, 1)
 	l.same("retain", l.manager.Retain([]bindings.RetainItem{item}, errs), nil)
 	l.same("retain", errs[0], want)
-	if want == nil {
-		l.m.retain(s, item.FirstToken, item.EndToken, item.Priority, ticks)
-	}
 }
 
 func (l *lockstep) expire(t *rapid.T) {

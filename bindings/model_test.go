@@ -75,8 +75,8 @@ type mSequence struct {
 	matched   int
 	epoch     int
 	committed int
-	// Of blocks to be committed whose first token is at or after ruleFrom; -1: none.
-	ruleFrom, rulePriority, ruleTick int
+	// Of blocks to be committed, in the order of their positions.
+	rules []mRule
 	// No block from this one on becomes reusable; -1: no limit.
 	stopBlocks int
 	// While suspended, path has the tokens of the blocks in the tree and pages
@@ -410,19 +410,41 @@ func (m *model) setPriority(b *mBlock, priority, tick int) {
 	raise(b)
 }
 
-// retain: ticks are those of the library's clock, 0 is never.
-func (m *model) retain(s *mSequence, first, end, priority, tick int) {
+// mRule is what is said of later blocks, from a position on.
+type mRule struct{ from, priority, tick int }
+
+// rulesBefore are those that begin before a position.
+func rulesBefore(rules []mRule, position int) []mRule {
+	for i, r := range rules {
+		if r.from >= position {
+			return rules[:i]
+		}
+	}
+	return rules
+}
+
+// retain: ticks are those of the library's clock, 0 is never. False if too much is said of
+// later blocks.
+func (m *model) retain(s *mSequence, first, end, priority, tick int) bool {
 	if s.epoch != m.epoch {
-		return
+		return true
+	}
+	if end == bindings.ToTheEnd {
+		rules := slices.Clone(rulesBefore(s.rules, first))
+		if len(rules) == 16 {
+			rules = rules[max(len(rulesBefore(rules, len(s.blocks)*m.blockSize+1))-1, 0):]
+		}
+		if len(rules) == 16 {
+			return false
+		}
+		s.rules = append(rules, mRule{first, priority, tick})
 	}
 	for i := len(s.blocks) - 1; i >= 0; i-- {
 		if i*m.blockSize >= first && (end == bindings.ToTheEnd || i*m.blockSize < end) {
 			m.setPriority(s.blocks[i], priority, tick)
 		}
 	}
-	if end == bindings.ToTheEnd {
-		s.ruleFrom, s.rulePriority, s.ruleTick = first, priority, tick
-	}
+	return true
 }
 
 func (m *model) pinned() int {
@@ -622,8 +644,7 @@ func (m *model) create(scope *mScope, p bindings.Prompt) (*mSequence, int, []mFe
 	}
 	found := m.match(scope, p.Tokens, p.MustCompute, p.MatchBackoff)
 	matched := len(found) * m.blockSize
-	s := &mSequence{stream: p.DeviceStream, scope: scope, epoch: m.epoch, stopBlocks: -1,
-		ruleFrom: -1}
+	s := &mSequence{stream: p.DeviceStream, scope: scope, epoch: m.epoch, stopBlocks: -1}
 	switch {
 	case p.StopBefore == bindings.StopNow:
 		s.stopBlocks = 0
@@ -882,9 +903,13 @@ func (m *model) commit(s *mSequence, tokens []uint32, filled *mFence) mCommit {
 		}
 		r.stored++
 	}
-	for i := len(s.blocks) - 1; i >= first && s.ruleFrom >= 0 &&
-		i*m.blockSize >= s.ruleFrom; i-- {
-		m.setPriority(s.blocks[i], s.rulePriority, s.ruleTick)
+	for i := len(s.blocks) - 1; i >= first; i-- {
+		rules := rulesBefore(s.rules, i*m.blockSize+1)
+		if len(rules) == 0 {
+			break
+		}
+		last := rules[len(rules)-1]
+		m.setPriority(s.blocks[i], last.priority, last.tick)
 	}
 	m.stored += uint64(r.stored)
 	m.deduplicated += uint64(r.deduplicated)

@@ -155,7 +155,8 @@ type RetainItem struct {
 
 // Retain sets priorities. The last word counts, whoever shares a block. errs[i]
 // is nil, ErrInvalidArgument, ErrBadState (the range ends beyond what is
-// committed) or ErrStaleHandle; errs must be at least as long as items.
+// committed), ErrNotNow (16 ranges to the end that begin before this one are still
+// ahead), ErrStaleHandle or ErrOutOfMemory; errs must be at least as long as items.
 func (m *Manager) Retain(items []RetainItem, errs []error) error {
 	op := opRetain
 	if err := checkCounts(op.name, len(items), len(errs)); err != nil {

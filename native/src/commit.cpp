@@ -142,7 +142,7 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const TokenView& view
     }
     Announce(run_parent, run, run_count);
     if (scores_ != nullptr) LevelScores(*seq, first, first + links);
-    if (seq->rule_from != UINT64_MAX) FollowRule(*seq, first, first + links);
+    if (!seq->rules.empty()) FollowRules(*seq, first, first + links);
     seq->last_hash = hash;
     seq->linked += static_cast<uint32_t>(links);
     if (hooks_.without == FenceSite::kCommitWait) waits = {};

@@ -171,7 +171,7 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
   seq.device_stream = prompt.device_stream;
   seq.epoch = epoch_;
   seq.root = match.root;
-  seq.rule_from = UINT64_MAX;
+  seq.rules.clear();
   seq.last = match.last;
   seq.last_hash = match.last_hash;
   seq.linked = static_cast<uint32_t>(match.blocks);

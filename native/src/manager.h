@@ -240,6 +240,7 @@ class Manager final : public SinkHost {
   // manager.cpp
   [[nodiscard]] uint32_t SlotOf(uint64_t device_stream) const;
   [[nodiscard]] HostDevice& Host() const;
+  [[nodiscard]] uint32_t QueueOf(uint64_t device_stream) const;
   [[nodiscard]] Fence ToFence(const kvc_fence& fence) const;
   [[nodiscard]] kvc_fence FromFence(const Fence& fence) const;
   uint32_t Heal(uint32_t max_blocks);
@@ -343,7 +344,8 @@ class Manager final : public SinkHost {
   kvc_status RetainOne(const kvc_retain_item& item, kvc_error* error);
   void SetPriority(NodeId id, uint8_t own, uint64_t expires_ns);
   void RaiseAbove(NodeId id);
-  void FollowRule(const Sequence& sequence, uint64_t first, uint64_t end);
+  void ReserveRule(Sequence* seq);
+  void FollowRules(const Sequence& sequence, uint64_t first, uint64_t end);
   void EndTail(const Sequence& sequence);
   // A held block was used again, or has entered the tree.
   void UseBlock(PageId id) { pages_[id].score = scores_->Used(pages_[id].score); }

@@ -11,6 +11,13 @@
 
 namespace kvcast {
 
+namespace retention {
+
+// Of one sequence: a prompt in a few parts, and what is generated.
+constexpr size_t kMostRules = 16;
+
+}  // namespace retention
+
 // The block has the class from now on. Whoever calls holds it.
 void Manager::SetPriority(NodeId id, uint8_t own, uint64_t expires_ns) {
   timers_.Cancel(id);
@@ -49,10 +56,22 @@ void Manager::LevelScores(const Sequence& sequence, uint64_t first, uint64_t end
 }
 
 // Blocks [first, end) have just become the sequence's.
-void Manager::FollowRule(const Sequence& sequence, uint64_t first, uint64_t end) {
-  for (uint64_t i = end; i > first && (i - 1) * block_size_ >= sequence.rule_from; --i) {
-    SetPriority(pages_[sequence.pages[i - 1]].node, sequence.rule_class, sequence.rule_expires_ns);
+void Manager::FollowRules(const Sequence& sequence, uint64_t first, uint64_t end) {
+  size_t after = sequence.rules.size();
+  for (uint64_t i = end; i > first; --i) {
+    while (after != 0 && sequence.rules[after - 1].from > (i - 1) * block_size_) --after;
+    if (after == 0) return;
+    const RetentionRule& rule = sequence.rules[after - 1];
+    SetPriority(pages_[sequence.pages[i - 1]].node, rule.own, rule.expires_ns);
   }
+}
+
+// Memory is taken once in the life of a sequence's slot.
+void Manager::ReserveRule(Sequence* seq) {
+  const size_t before = seq->rules.capacity();
+  if (before != 0) return;
+  seq->rules.reserve(retention::kMostRules);
+  sequence_bytes_ += seq->rules.capacity() * sizeof(RetentionRule);
 }
 
 kvc_status Manager::RetainOne(const kvc_retain_item& item, kvc_error* error) {
@@ -79,6 +98,22 @@ kvc_status Manager::RetainOne(const kvc_retain_item& item, kvc_error* error) {
   }
   if (!Attached(*seq)) return KVC_OK;  // its blocks are gone
   const uint8_t own = ClassOf(item.priority);
+  std::vector<RetentionRule>& rules = seq->rules;
+  const auto over =
+      std::lower_bound(rules.begin(), rules.end(), item.first_token,
+                       [](const RetentionRule& rule, uint64_t from) { return rule.from < from; });
+  auto passed = rules.begin();
+  if (open_end && over - rules.begin() == static_cast<ptrdiff_t>(retention::kMostRules)) {
+    // Those that the next block is beyond make room.
+    const uint64_t next = uint64_t{seq->linked} * block_size_;
+    while (passed + 1 != over && (passed + 1)->from <= next) ++passed;
+    if (passed == rules.begin()) {
+      return Item(error, KVC_NOT_NOW,
+                  "16 ranges of later blocks wait for them already; say more when they are there");
+    }
+  }
+  if (open_end) ReserveRule(seq);
+  // From here on nothing throws.
   // Last block first: then a block that is raised has raised those before it.
   const uint64_t full = seq->linked;
   const uint64_t first =
@@ -90,9 +125,9 @@ kvc_status Manager::RetainOne(const kvc_retain_item& item, kvc_error* error) {
     SetPriority(pages_[seq->pages[i - 1]].node, own, item.expires_ns);
   }
   if (open_end) {
-    seq->rule_class = own;
-    seq->rule_from = item.first_token;
-    seq->rule_expires_ns = item.expires_ns;
+    rules.erase(over, rules.end());
+    rules.erase(rules.begin(), passed);
+    rules.push_back({item.first_token, item.expires_ns, own});
   }
   return KVC_OK;
 }

@@ -14,6 +14,14 @@
 
 namespace kvcast {
 
+// The class of blocks whose first token is at or after `from`, and when it ends (0:
+// never).
+struct RetentionRule {
+  uint64_t from;
+  uint64_t expires_ns;
+  uint8_t own;
+};
+
 // A slot of the manager's array; its vectors keep their memory from user to
 // user, so that opening a sequence allocates nothing in the steady state.
 //
@@ -43,11 +51,9 @@ struct Sequence {
   uint32_t linked = 0;          // leading blocks in the tree, while attached
   uint32_t stop_blocks = kNil;  // no block from this one on enters the tree
   uint64_t suspended_at = 0;    // number of the suspension
-  // What is said of blocks yet to be committed: the class of those whose first
-  // token is at or after rule_from, and when it ends (0: never).
-  uint8_t rule_class = kDefaultClass;
-  uint64_t rule_from = UINT64_MAX;  // UINT64_MAX: nothing
-  uint64_t rule_expires_ns = 0;
+  // What is said of blocks yet to be committed, in the order of their positions: each
+  // holds up to the next.
+  std::vector<RetentionRule> rules;
   FenceSetId waits = 0;  // what the last create or commit told to wait for
   std::vector<PageId> pages;
   std::vector<uint32_t> path;

@@ -68,10 +68,12 @@ struct ModelSequence {
   std::vector<ModelPageRef> pages;
   uint64_t matched = 0;
   uint64_t epoch = 0;
-  // Of blocks to be committed whose first token is at or after rule_from.
-  uint64_t rule_from = UINT64_MAX;
-  int rule_priority = 0;
-  uint64_t rule_tick = 0;
+  // Of blocks to be committed whose first token is at or after the key.
+  struct Rule {
+    int priority;
+    uint64_t tick;
+  };
+  std::map<uint64_t, Rule> rules;
   uint64_t stop_blocks = UINT64_MAX;  // none from this one on becomes reusable
   // While suspended `path` has the tokens of the blocks in the tree and `pages`
   // what is kept of the rest.
@@ -356,8 +358,10 @@ class Model : public ModelDevice {
       ++result.stored;
     }
     for (uint64_t i = s.blocks.size(); i > first; --i) {
-      if ((i - 1) * block_ < s.rule_from) break;
-      SetPriority(s.blocks[i - 1], s.rule_priority, s.rule_tick);
+      auto rule = s.rules.upper_bound((i - 1) * block_);
+      if (rule == s.rules.begin()) break;
+      --rule;
+      SetPriority(s.blocks[i - 1], rule->second.priority, rule->second.tick);
     }
     counts.stored_blocks += result.stored;
     counts.deduplicated_blocks += result.deduplicated;
@@ -508,17 +512,24 @@ class Model : public ModelDevice {
 
   // -------------------------------------------------------------- retention
 
-  // Times are in ticks of the library's clock.
-  void Retain(ModelSequence& s, uint64_t first, uint64_t end, int priority, uint64_t tick) {
-    if (s.epoch != epoch_) return;
+  // Times are in ticks of the library's clock. False if too much is said of later blocks.
+  bool Retain(ModelSequence& s, uint64_t first, uint64_t end, int priority, uint64_t tick) {
+    if (s.epoch != epoch_) return true;
+    if (end == KVC_TO_THE_END) {
+      auto rules = s.rules;
+      rules.erase(rules.lower_bound(first), rules.end());
+      if (rules.size() == 16) {
+        auto here = rules.upper_bound(s.blocks.size() * block_);
+        if (here != rules.begin()) rules.erase(rules.begin(), --here);
+      }
+      if (rules.size() == 16) return false;
+      rules[first] = {priority, tick};
+      s.rules = rules;
+    }
     for (size_t i = s.blocks.size(); i-- > 0;) {
       if (i * block_ >= first && i * block_ < end) SetPriority(s.blocks[i], priority, tick);
     }
-    if (end == KVC_TO_THE_END) {
-      s.rule_from = first;
-      s.rule_priority = priority;
-      s.rule_tick = tick;
-    }
+    return true;
   }
   // The pages of a path; the status says whether they fit.
   kvc_status Pin(const std::vector<ModelBlockRef>& path, uint32_t limit, ModelPin* pin) {
