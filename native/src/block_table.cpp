@@ -107,7 +107,7 @@ kvc_status Manager::TableOf(uint64_t sequence, uint32_t group, const Sequence** 
   const auto index = static_cast<uint32_t>(sequence);
   if (index < max_sequences_) {
     const Sequence& seq = sequences_[index];
-    if (seq.open && seq.generation == static_cast<uint32_t>(sequence >> 32)) {
+    if (seq.open && seq.holds == 0 && seq.generation == static_cast<uint32_t>(sequence >> 32)) {
       *out = &seq;
       return KVC_OK;
     }

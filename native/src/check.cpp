@@ -181,7 +181,7 @@ const char* Manager::CheckOrder(uint32_t* where) {
   timers_.ForEach([&](NodeId id, uint32_t slot) {
     ++timers;
     if (id >= tree_.high_water() || !tree_.alive(id) || tree_.node(id).due == 0 ||
-        tree_.node(id).timer_slot != slot) {
+        TimerWheel::SlotOf(tree_.node(id)) != slot) {
       wrong = "a timer is not its block's";
       *where = id;
     }

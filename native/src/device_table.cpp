@@ -20,12 +20,12 @@ void Manager::CloseDeviceTable(uint64_t table) { device_.CloseTable(table); }
 void Manager::UpdateDeviceTable(uint64_t table, uint64_t device_stream, uint32_t count,
                                 const kvc_table_delta* deltas) {
   std::shared_lock<WriterFirstMutex> lock(mutex_);
-  device_.UpdateTable(SlotOf(device_stream), table, count, deltas);
+  device_.UpdateTable(QueueOf(device_stream), table, count, deltas);
 }
 
 void Manager::WriteDeviceTable(uint64_t table, uint64_t device_stream, const TableRows& rows) {
   std::shared_lock<WriterFirstMutex> lock(mutex_);
-  device_.WriteTable(SlotOf(device_stream), table, rows);
+  device_.WriteTable(QueueOf(device_stream), table, rows);
 }
 
 void Manager::ReadDeviceTable(uint64_t table, uint32_t row, uint32_t column, uint32_t count,

@@ -17,10 +17,12 @@ namespace drop_scope {
 
 enum class Mark : uint8_t { kUnknown, kStays, kGoes };
 
-// True if the root's scope has all the parts of the other, with their values.
+// True if the root's scope has all the parts of the other, with their values. The
+// id of an adapter that is named says nothing: a root has that of its first user.
 bool Covers(const ScopeView& parts, const ScopeView& root) {
-  if ((root.parts & parts.parts) != parts.parts) return false;
-  return ((parts.parts & KVC_SCOPE_LORA_ID) == 0 || parts.lora_id == root.lora_id) &&
+  const uint32_t wanted = parts.key_parts();
+  if ((root.parts & wanted) != wanted) return false;
+  return ((wanted & KVC_SCOPE_LORA_ID) == 0 || parts.lora_id == root.lora_id) &&
          ((parts.parts & KVC_SCOPE_SALT) == 0 || parts.salt == root.salt) &&
          ((parts.parts & KVC_SCOPE_LORA_NAME) == 0 || parts.lora_name == root.lora_name) &&
          ((parts.parts & KVC_SCOPE_SALT_BYTES) == 0 || parts.salt_bytes == root.salt_bytes);
@@ -46,6 +48,7 @@ kvc_status Manager::DropOne(const kvc_drop_item& item, const PromptArrays& in,
   }
 
   // Plan. The memory is asked for and touched without the lock.
+  uint32_t scopes = 0;
   std::vector<Mark> roots;
   std::vector<Mark> nodes(tree_.capacity());
   std::unique_lock<WriterFirstMutex> lock(mutex_);
@@ -56,9 +59,9 @@ kvc_status Manager::DropOne(const kvc_drop_item& item, const PromptArrays& in,
     const bool goes = root.refs != 0 && (every ? drop_scope::Covers(scope, root.scope.view())
                                                : root.scope.view() == scope);
     roots[id] = goes ? Mark::kGoes : Mark::kStays;
-    if (goes) ++result->dropped_scopes;
+    if (goes) ++scopes;
   }
-  if (result->dropped_scopes == 0) return KVC_OK;
+  if (scopes == 0) return KVC_OK;
   // Up to the first block that is known or to the root, and once more to note it:
   // each block is met a bounded number of times.
   uint32_t count = 0;
@@ -109,6 +112,7 @@ kvc_status Manager::DropOne(const kvc_drop_item& item, const PromptArrays& in,
       if (seq.holds == 0) ++result->detached_sequences;
     }
   }
+  result->dropped_scopes = scopes;
   result->dropped_blocks = count;
   counters_.dropped_blocks += count;
   ++changes_;

@@ -416,6 +416,15 @@ uint32_t Manager::SlotOf(uint64_t device_stream) const {
   return slot;
 }
 
+// What is queued on a stream of steps would count as a step.
+uint32_t Manager::QueueOf(uint64_t device_stream) const {
+  const uint32_t slot = SlotOf(device_stream);
+  if (streams_[slot].steps) {
+    throw Error(KVC_INVALID_ARGUMENT, "nothing can be queued on a stream of steps");
+  }
+  return slot;
+}
+
 Fence Manager::ToFence(const kvc_fence& fence) const {
   if (fence.device_stream == 0) return {};
   const auto slot = static_cast<uint32_t>(fence.device_stream & manager::kSlotMask);
@@ -432,7 +441,9 @@ Fence Manager::ToFence(const kvc_fence& fence) const {
 }
 
 kvc_fence Manager::FromFence(const Fence& fence) const {
-  return {streams_[fence.slot].id, fence.position - streams_[fence.slot].base};
+  const DeviceStreamSlot& stream = streams_[fence.slot];
+  // A fence of the stream that had the slot before has been reached: 0 says so.
+  return {stream.id, fence.position > stream.base ? fence.position - stream.base : 0};
 }
 
 uint64_t Manager::NewStreamId(uint32_t slot, bool steps) {
@@ -490,10 +501,17 @@ void Manager::BeginStep(uint64_t device_stream, uint64_t step) {
   if (slot != 0 && step < device_.Submitted(slot) - streams_[slot].base) {
     throw Error(KVC_INVALID_ARGUMENT, "a later step has begun already");
   }
+  const auto meant = [&](uint32_t s) {
+    return streams_[s].open && streams_[s].steps && (slot == 0 || s == slot);
+  };
   for (uint32_t s = 1; s < kDeviceSlots; ++s) {
-    if (streams_[s].open && streams_[s].steps && (slot == 0 || s == slot)) {
-      device_.BeginStep(s, streams_[s].base + step);
+    if (meant(s) && step > UINT64_MAX - streams_[s].base) {
+      throw Error(KVC_INVALID_ARGUMENT,
+                  "the step is too large: streams in its place before had such steps already");
     }
+  }
+  for (uint32_t s = 1; s < kDeviceSlots; ++s) {
+    if (meant(s)) device_.BeginStep(s, streams_[s].base + step);
   }
 }
 
@@ -557,10 +575,7 @@ void Manager::StreamWait(uint64_t device_stream, uint32_t count, const kvc_fence
 void Manager::EnqueueFill(uint64_t device_stream, uint32_t count, const kvc_host_fill* fills) {
   HostDevice& host = Host();
   std::unique_lock<WriterFirstMutex> lock(mutex_);
-  const uint32_t slot = SlotOf(device_stream);
-  if (streams_[slot].steps) {
-    throw Error(KVC_INVALID_ARGUMENT, "nothing can be queued on a stream of steps");
-  }
+  const uint32_t slot = QueueOf(device_stream);
   for (uint32_t i = 0; i < count; ++i) {
     if (fills[i].page >= pages_.total()) {
       throw Error(KVC_INVALID_ARGUMENT,

@@ -35,8 +35,8 @@ struct Node {
   uint32_t victims = 0;  // children that the eviction being planned takes
   Announce announce = Announce::kNone;
   bool digests = false;     // among the tokens: interned, with a use of each
-  uint16_t timer_slot = 0;  // with `due`: where on the timer wheel the block is
-  uint32_t due = 0;         // the tick when its priority ends; 0: never
+  uint16_t timer_slot = 0;  // with `due`: where on the timer wheel the block is, and more of due
+  uint32_t due = 0;         // the tick when its priority ends, its low bits; 0: never
   NodeId timer_prev = kNil;
   NodeId timer_next = kNil;
   uint32_t reserved[3] = {};  // child links and groups come here

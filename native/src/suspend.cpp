@@ -204,11 +204,16 @@ uint32_t Manager::PlanStrip(uint32_t demand, uint32_t slot) {
   });
   uint32_t gain = 0;
   size_t taken = 0;
+  // Detached sequences may share what they keep: a page is free when the last of
+  // those who keep it is taken. For the plan its holders are counted down.
   for (; taken < strip_.size() && gain < demand; ++taken) {
     for (const PageId id : sequences_[strip_[taken]].pages) {
-      const Page& page = pages_[id];
-      if (page.holders == 1 && pages_.UsableBy(page, slot)) ++gain;
+      Page& page = pages_[id];
+      if (--page.holders == 0 && pages_.UsableBy(page, slot)) ++gain;
     }
+  }
+  for (size_t i = 0; i < taken; ++i) {
+    for (const PageId id : sequences_[strip_[i]].pages) ++pages_[id].holders;
   }
   strip_.resize(gain < demand ? 0 : taken);
   return gain;

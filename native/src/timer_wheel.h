@@ -20,10 +20,18 @@ namespace kvcast {
 // links are in the nodes. Time is what the caller says it is.
 class TimerWheel {
  public:
-  // 2^27 ns = 134 ms: far finer than a time to live needs to be. The 32 bits
-  // of a tick reach 18 years; differences are taken modulo 2^32.
+  // 2^27 ns = 134 ms: far finer than a time to live needs to be.
   static constexpr uint32_t kTickShift = 27;
-  static constexpr uint32_t kSlots = 4096;
+  static constexpr uint32_t kSlotBits = 12;
+  static constexpr uint32_t kSlots = 1u << kSlotBits;
+  // A node has 36 bits for a tick, four of them beside its slot: 292 years, so that
+  // times on any clock of 63 bits are told apart. What is later counts as this.
+  static constexpr uint64_t kLastTick = (uint64_t{1} << (32 + 16 - kSlotBits)) - 1;
+
+  [[nodiscard]] static uint32_t SlotOf(const Node& n) { return n.timer_slot % kSlots; }
+  [[nodiscard]] static uint64_t DueOf(const Node& n) {
+    return uint64_t{n.timer_slot} >> kSlotBits << 32 | n.due;
+  }
 
   explicit TimerWheel(PrefixTree& tree) : tree_(tree), slots_(kSlots) {}
 
@@ -33,19 +41,20 @@ class TimerWheel {
   // block must have no timer.
   void Set(NodeId id, uint64_t at_ns) {
     Node& n = tree_.node(id);
-    uint64_t tick = at_ns >> kTickShift;
+    uint64_t tick = std::min(at_ns >> kTickShift, kLastTick);
     n.due = static_cast<uint32_t>(tick) != 0 ? static_cast<uint32_t>(tick) : 1;  // 0: none
+    const uint64_t high = tick >> 32 << kSlotBits;
     // Into a slot that is still to come; the one being looked at has its number
     // of blocks already.
     if (started_) tick = std::max(tick, done_ + (left_ != 0 ? 2 : 1));
-    n.timer_slot = static_cast<uint16_t>(tick % kSlots);
-    Append(slots_[n.timer_slot], id);
+    n.timer_slot = static_cast<uint16_t>(high | tick % kSlots);
+    Append(slots_[SlotOf(n)], id);
     ++size_;
   }
   void Cancel(NodeId id) {
     Node& n = tree_.node(id);
     if (n.due == 0) return;
-    Unlink(slots_[n.timer_slot], id);
+    Unlink(slots_[SlotOf(n)], id);
     n.due = 0;
     --size_;
   }
@@ -72,7 +81,7 @@ class TimerWheel {
         if (limit-- == 0) return false;
         const NodeId id = list.head;
         Unlink(list, id);
-        if (static_cast<int32_t>(static_cast<uint32_t>(now) - tree_.node(id).due) >= 0) {
+        if (now >= DueOf(tree_.node(id))) {
           tree_.node(id).due = 0;
           --size_;
           due(id);

@@ -57,15 +57,17 @@ uint32_t Manager::PlanVictims(uint32_t demand, uint32_t slot) {
       if (n.children == n.victims && page.listed == page.own) choose(page.node, key);
       id = page.next;
     }
-    for (size_t i = 0; i < joining.size() && victims_.size() < demand;) {
+    // Those of this list, while others may still join its end; the rest moves up.
+    size_t rest = 0;
+    for (size_t i = 0; i < joining.size() && victims_.size() < demand; ++i) {
       const NodeId id = joining[i];
-      if (key_of(id) != key) {
-        ++i;
-        continue;
+      if (key_of(id) == key) {
+        choose(id, key);
+      } else {
+        joining[rest++] = id;
       }
-      joining.erase(joining.begin() + static_cast<ptrdiff_t>(i));
-      choose(id, key);
     }
+    if (victims_.size() < demand) joining.resize(rest);
   }
   joining.clear();
   const auto planned = static_cast<uint32_t>(victims_.size());

@@ -667,8 +667,9 @@ class Lockstep {
     ModelSequence* s = Pick(draw);
     if (s == nullptr) return;
     const uint64_t committed = s->tokens.size();
-    const uint64_t first = draw.Below(committed + 2);
+    uint64_t first = draw.Below(committed + 2);
     uint64_t end = draw.OneIn(2) ? KVC_TO_THE_END : first + draw.Below(committed + 2);
+    if (end == KVC_TO_THE_END && draw.OneIn(2)) first = committed + draw.Below(30);
     const auto priority = draw.From<uint32_t>({0, 10, 35, 36, 80, 80, 80, 80, 100});
     const uint64_t tick = draw.OneIn(3) ? 0 : model_.now() + draw.Below(12);
     kvc_status want = KVC_OK;
@@ -679,8 +680,10 @@ class Lockstep {
     }
     // In the middle of a tick a block is due at its beginning.
     const uint64_t at_ns = tick == 0 ? 0 : tick * kTickNs + draw.Below(kTickNs);
+    if (want == KVC_OK && !model_.Retain(*s, first, end, static_cast<int>(priority), tick)) {
+      want = KVC_NOT_NOW;
+    }
     Same("retain", cache_.Retain(s->id, first, end, priority, at_ns), want);
-    if (want == KVC_OK) model_.Retain(*s, first, end, static_cast<int>(priority), tick);
   }
   [[nodiscard]] uint32_t PinLimit() const {
     return setup_.cache.pins != 0 ? setup_.cache.pins : std::max(1u, model_.total() / 4);
@@ -724,12 +727,13 @@ class Lockstep {
     const std::set<ModelKey> open = model_.RootKeys();
     for (const ModelScope& other : Scopes()) {
       const ScopeSpec &a = scope.spec, &b = other.spec;
-      const bool covers = (!a.lora_id || a.lora_id == b.lora_id) && (!a.salt || a.salt == b.salt) &&
+      const bool covers = (!a.lora_id || !a.lora_name.empty() || a.lora_id == b.lora_id) &&
+                          (!a.salt || a.salt == b.salt) &&
                           (a.lora_name.empty() || a.lora_name == b.lora_name) &&
                           (a.salt_bytes.empty() || a.salt_bytes == b.salt_bytes);
       if (!(every ? covers : other.root == scope.root) || open.count(other.root) == 0) continue;
       // Two of the scopes share a root, which has the id of whoever came first.
-      if (every && b.lora_name == "adapter" && a.lora_id) return;
+      if (every && b.lora_name == "adapter" && a.lora_id && a.lora_name.empty()) return;
       roots.insert(other.root);
     }
     std::vector<kvc_evicted_block> told(draw.OneIn(2) ? model_.total() : draw.Below(4));

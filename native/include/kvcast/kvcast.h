@@ -659,7 +659,8 @@ typedef struct kvc_suspend_item {
  * sequence remembers their tokens. Kept pages can be taken too, those of the
  * sequence suspended last first, once a grow finds nothing else: suspended
  * sequences never stand in anybody's way. A reset takes kept pages as well (what
- * they hold is of the old weights) unless it came before the suspension.
+ * they hold is of the old weights), but not those of a sequence that was detached
+ * before it was suspended.
  * results[i]: OK, BAD_STATE (suspended already), STALE_HANDLE, INVALID_ARGUMENT,
  * OUT_OF_MEMORY. */
 KVC_API kvc_status kvc_sequences_suspend(kvc_manager* manager, uint32_t count,
@@ -736,7 +737,7 @@ typedef struct kvc_retain_item {
   uint64_t first_token; /* blocks whose first token is in [first_token, end_token) */
   uint64_t end_token;   /* at most what is committed, or KVC_TO_THE_END */
   uint64_t expires_ns;  /* when the blocks return to the default priority, on the clock
-                           that kvc_expire is told; 0 = never */
+                           that kvc_expire is told; 0 = never; beyond 2^63 - 1: as that */
   uint32_t priority;
   uint32_t reserved;
 } kvc_retain_item;
@@ -746,7 +747,8 @@ typedef struct kvc_retain_item {
  * ones where they overlap. Takes as long as the ranges have blocks; has no effect
  * on a detached sequence. Per item: INVALID_ARGUMENT (also an expires_ns with
  * a priority that is not above the default), BAD_STATE (the range ends beyond what is
- * committed, or the sequence is suspended), STALE_HANDLE. */
+ * committed, or the sequence is suspended), NOT_NOW (16 ranges to the end that begin
+ * before this one are still ahead), STALE_HANDLE, OUT_OF_MEMORY. */
 KVC_API kvc_status kvc_sequences_retain(kvc_manager* manager, uint32_t count,
                                         const kvc_retain_item* items, kvc_status* results,
                                         kvc_error* error) KVC_NOEXCEPT;
@@ -788,7 +790,8 @@ KVC_API kvc_status kvc_unpin(kvc_manager* manager, uint32_t count, const uint64_
 /* kvc_drop_item.flags */
 enum {
   /* Every scope that has the parts of this one, with their values, and perhaps
-   * others: all of an adapter, whatever the salts. Else this very scope. */
+   * others: all of an adapter, whatever the salts. Beside a LoRA name an id says
+   * nothing; alone it means scopes whose first user gave it. Else this very scope. */
   KVC_DROP_EVERY = 1u
 };
 
@@ -954,8 +957,8 @@ KVC_API kvc_status kvc_device_fences_query(kvc_manager* manager, uint32_t count,
 KVC_API kvc_status kvc_step_stream_create(kvc_manager* manager, uint64_t* out,
                                           kvc_error* error) KVC_NOEXCEPT;
 /* From now on the stream's fences are of this step, > 0: call it before the
- * step's calls. Steps never go back (else INVALID_ARGUMENT). Stream 0: all step
- * streams that are not beyond this step. */
+ * step's calls. Steps are at most 2^63 - 1 and never go back (else
+ * INVALID_ARGUMENT). Stream 0: all step streams that are not beyond this step. */
 KVC_API kvc_status kvc_step_begin(kvc_manager* manager, uint64_t device_stream, uint64_t step,
                                   kvc_error* error) KVC_NOEXCEPT;
 /* All kernels of this step and those before it have been executed. Again, or for
@@ -1351,8 +1354,8 @@ KVC_API kvc_status kvc_device_table_create(kvc_manager* manager, uint32_t rows, 
 KVC_API kvc_status kvc_device_table_destroy(kvc_manager* manager, uint64_t table,
                                             kvc_error* error) KVC_NOEXCEPT;
 /* Queues the triples, or whole rows from first_row on (row_stride int32s apart), on a
- * device stream (0 = the host: at once), in order with its kernels. The arrays may be
- * reused when the call returns. All or nothing: INVALID_ARGUMENT (an entry outside the
+ * device stream that is not one of steps (0 = the host: at once), in order with its
+ * kernels. The arrays may be reused when the call returns. All or nothing: INVALID_ARGUMENT (an entry outside the
  * table), STALE_HANDLE, NOT_NOW (staging is full; retry after fences have been
  * reached), and more than staging can ever hold is NEVER_FITS. */
 KVC_API kvc_status kvc_device_table_update(kvc_manager* manager, uint64_t table,
