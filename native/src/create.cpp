@@ -156,12 +156,8 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
   // From here on nothing throws.
   CountRequest();
   FenceList waits;
-  for (const PageId id : found_pages) {
-    HoldBlock(id);
-    if (scores_ != nullptr) UseBlock(id);
-    if (pages_[id].ready != 0) fences_.Collect(pages_[id].ready, slot, &waits);
-    seq.pages.push_back(id);
-  }
+  HoldPath(found_pages, true, slot, &waits);
+  seq.pages.assign(found_pages.begin(), found_pages.end());
   found_pages.clear();
 
   const uint32_t index = free_sequence_;

@@ -56,20 +56,24 @@ class EvictionOrder {
     ++size_;
   }
   void Leave(PageId id) {
-    const Page& page = pages_[id];
-    --size_;
-    if (page.prev != kNil && page.next != kNil) {
+    Leave(pages_[id], pages_[id]);
+    Left(1);
+  }
+  // The same for pages that follow one another; how many is told to Left.
+  void Leave(const Page& first, const Page& last) {
+    if (first.prev != kNil && last.next != kNil) {
       // In the middle, as nearly always: the list need not be known.
-      pages_[page.prev].next = page.next;
-      pages_[page.next].prev = page.prev;
+      pages_[first.prev].next = last.next;
+      pages_[last.next].prev = first.prev;
       return;
     }
-    const uint32_t at = ListOf(page);
+    const uint32_t at = ListOf(first);
     List& list = lists_[at];
-    (page.prev != kNil ? pages_[page.prev].next : list.head) = page.next;
-    (page.next != kNil ? pages_[page.next].prev : list.tail) = page.prev;
+    (first.prev != kNil ? pages_[first.prev].next : list.head) = last.next;
+    (last.next != kNil ? pages_[last.next].prev : list.tail) = first.prev;
     if (list.head == kNil) Unmark(at);
   }
+  void Left(uint32_t count) { size_ -= count; }
   // The score that a page would have now for the first use of its life. What is
   // far below it is told apart no longer.
   void Advance(uint32_t score);

@@ -392,11 +392,13 @@ void Manager::Stats(kvc_stats* out) {
 void Manager::Histograms(kvc_histograms* out) {
   std::shared_lock<WriterFirstMutex> lock(mutex_);
   const PagePool::Ages& ages = pages_.ages();
-  std::copy(std::begin(ages.idle_at_reuse), std::end(ages.idle_at_reuse), out->idle_at_reuse);
-  std::copy(std::begin(ages.idle_at_eviction), std::end(ages.idle_at_eviction),
-            out->idle_at_eviction);
-  std::copy(std::begin(ages.reuses_at_eviction), std::end(ages.reuses_at_eviction),
-            out->reuses_at_eviction);
+  const auto tell = [](const uint64_t* counts, uint64_t* slots) {
+    std::copy_n(counts, KVC_HISTOGRAM_SLOTS, slots);
+    slots[KVC_HISTOGRAM_SLOTS - 1] += counts[KVC_HISTOGRAM_SLOTS];
+  };
+  tell(ages.idle_at_reuse, out->idle_at_reuse);
+  tell(ages.idle_at_eviction, out->idle_at_eviction);
+  tell(ages.reuses_at_eviction, out->reuses_at_eviction);
 }
 
 uint32_t Manager::open_sequences() const {

@@ -364,6 +364,8 @@ class Manager final : public SinkHost {
   void HoldBlock(PageId id) {
     if (pages_.Hold(id)) RaiseAbove(pages_[id].node);
   }
+  // Of a path, first block first; adds the fences to wait for on `slot`.
+  void HoldPath(const std::vector<PageId>& path, bool used, uint32_t slot, FenceList* waits);
 
   // block_table.cpp
   kvc_status TableOf(uint64_t sequence, uint32_t group, const Sequence** out,

@@ -46,8 +46,7 @@ struct Page {
   // that can; it may be too high, but not for a block without children.
   uint8_t own = kDefaultClass;
   uint8_t listed = kDefaultClass;
-  bool expired : 1;    // it had a higher priority once, for a time
-  uint8_t reuses : 7;  // of the block, as far as 127
+  uint8_t marks = 0;  // bit 0: expired, the rest: reuses
   union {
     uint32_t quarantine;  // kQuarantined: the list it is on
     // A block's page: its score (recency_frequency.h); with plain recency the
@@ -55,7 +54,17 @@ struct Page {
     uint32_t score;
   };
 
-  Page() : expired(false), reuses(0), quarantine(0) {}
+  Page() : quarantine(0) {}
+
+  // It had a higher priority once, for a time.
+  [[nodiscard]] bool expired() const { return (marks & 1) != 0; }
+  void SetExpired(bool value) { marks = static_cast<uint8_t>((marks & ~1) | (value ? 1 : 0)); }
+  // How often the block was found, as far as 127.
+  [[nodiscard]] uint32_t reuses() const { return marks >> 1; }
+  void CountReuse() {
+    const auto more = static_cast<uint8_t>(marks + 2);
+    if (more > 1) marks = more;
+  }
 };
 static_assert(sizeof(Page) == 32, "two pages to a cache line");
 

@@ -32,6 +32,62 @@ PagePool::PagePool(uint32_t count, bool scored, Device& device, FencePool& fence
   free_count_ = count;
 }
 
+template <bool kStamps>
+PagePool::Held PagePool::HoldPages(const PageId* ids, size_t count) {
+  Page* const pages = pages_;
+  Held held{count, false};
+  FenceSetId ready = 0;
+  uint32_t left = 0, counted = 0, stamp = 0;
+  // Pages that were let go together are counted together.
+  const auto count_idle = [&] {
+    ages_.idle_at_reuse[Ages::Slot(request_ - stamp)] += left - counted;
+    counted = left;
+  };
+  for (size_t i = 0; i < count;) {
+    Page* page = &pages[ids[i]];
+    if (page->holders != 0) {
+      page->CountReuse();
+      ++page->holders;
+      ready |= page->ready;
+      ++i;
+      continue;
+    }
+    // A path that was let go as a whole stands in the order as a whole, its last
+    // block first, and leaves it at once.
+    const Page* const first = page;
+    for (;;) {
+      page->CountReuse();
+      page->holders = 1;
+      page->state = PageState::kLive;
+      ready |= page->ready;
+      const uint32_t mine = kStamps ? stamps_[ids[i]] : page->score;
+      if (mine != stamp) {
+        count_idle();
+        stamp = mine;
+      }
+      ++left;
+      if (page->own == kEndedClass) held.revived = std::min(held.revived, i);
+      if (++i == count || page->prev != ids[i]) break;
+      page = &pages[ids[i]];
+    }
+    order_.Leave(*page, *first);
+  }
+  count_idle();
+  order_.Left(left);
+  live_ += left;
+  for (size_t i = held.revived; i < count; ++i) {
+    Page& page = pages[ids[i]];
+    if (page.own != kEndedClass) continue;
+    page.own = kDefaultClass;
+    page.listed = std::max(page.listed, kDefaultClass);
+  }
+  held.ready = ready != 0;
+  return held;
+}
+
+template PagePool::Held PagePool::HoldPages<false>(const PageId* ids, size_t count);
+template PagePool::Held PagePool::HoldPages<true>(const PageId* ids, size_t count);
+
 void PagePool::Append(PageList& list, PageId id) { InsertAfter(list, list.tail, id); }
 
 // `before` is kNil for the first place.

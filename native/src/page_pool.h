@@ -36,13 +36,13 @@ class PagePool {
   // 2^(k-1) to 2^k - 1.
   struct Ages {
     static constexpr uint32_t kSlots = 32;
-    uint64_t idle_at_reuse[kSlots] = {};
-    uint64_t idle_at_eviction[kSlots] = {};
-    uint64_t reuses_at_eviction[kSlots] = {};
+    // One more, for values of 32 bits: the last two are told as one.
+    uint64_t idle_at_reuse[kSlots + 1] = {};
+    uint64_t idle_at_eviction[kSlots + 1] = {};
+    uint64_t reuses_at_eviction[kSlots + 1] = {};
 
     [[nodiscard]] static uint32_t Slot(uint32_t value) {
-      const uint32_t bits = value == 0 ? 0 : 32 - static_cast<uint32_t>(__builtin_clz(value));
-      return std::min(bits, kSlots - 1);
+      return 63 - static_cast<uint32_t>(__builtin_clzll(uint64_t{value} << 1 | 1));
     }
   };
 
@@ -87,18 +87,14 @@ class PagePool {
   // One more holder; a cached page leaves the order of eviction. True if its
   // conversation was over and goes on: the block has the default priority now,
   // and the blocks before it must be listed accordingly.
-  [[nodiscard]] bool Hold(PageId id) {
-    Page& page = pages_[id];
-    if (page.reuses != kMostReuses) ++page.reuses;
-    if (page.holders++ != 0) return false;
-    order_.Leave(id);
-    ++ages_.idle_at_reuse[Ages::Slot(request_ - Stamp(id))];
-    page.state = PageState::kLive;
-    ++live_;
-    if (page.own != kEndedClass) return false;
-    page.own = kDefaultClass;
-    page.listed = std::max(page.listed, kDefaultClass);
-    return true;
+  [[nodiscard]] bool Hold(PageId id) { return HoldPath(&id, 1).revived == 0; }
+  struct Held {
+    size_t revived;  // the first of those for which Hold would have returned true
+    bool ready;      // one of them has a fence that says when it is ready
+  };
+  // The same for many pages of one path, first block first.
+  Held HoldPath(const PageId* ids, size_t count) {
+    return stamps_.empty() ? HoldPages<false>(ids, count) : HoldPages<true>(ids, count);
   }
   // The block was listed for the sake of children that are gone now.
   void ListUnderOwn(PageId id) {
@@ -144,8 +140,7 @@ class PagePool {
     Page& page = pages_[id];
     page.node = node;
     page.own = page.listed = kDefaultClass;
-    page.expired = false;
-    page.reuses = 0;
+    page.marks = 0;
   }
 
   // True if a cached page could be seized for `slot` now.
@@ -157,6 +152,8 @@ class PagePool {
   [[nodiscard]] PageId free_top() const { return free_; }
 
  private:
+  template <bool kStamps>
+  Held HoldPages(const PageId* ids, size_t count);
   void Append(PageList& list, PageId id);
   void InsertAfter(PageList& list, PageId before, PageId id);
   void Unlink(PageList& list, PageId id);
@@ -169,7 +166,7 @@ class PagePool {
   }
   void NoteEviction(PageId id) {
     ++ages_.idle_at_eviction[Ages::Slot(request_ - Stamp(id))];
-    ++ages_.reuses_at_eviction[Ages::Slot(pages_[id].reuses)];
+    ++ages_.reuses_at_eviction[Ages::Slot(pages_[id].reuses())];
   }
   void PushFree(PageId id);
   void QuarantineInOrder();
@@ -203,8 +200,6 @@ class PagePool {
   uint32_t peak_quarantined_ = 0;
   std::vector<uint32_t> stamps_;  // if a page's record has its score instead
   Ages ages_;
-
-  static constexpr uint8_t kMostReuses = 127;
 };
 
 }  // namespace kvcast

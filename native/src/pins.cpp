@@ -22,7 +22,7 @@ kvc_status Manager::Pin(kvc_pin_result* result, kvc_error* error) {
   } else if (count > pins_.capacity() - pins_.pages()) {
     status = Item(error, KVC_NOT_NOW, "too much is pinned (max_pinned_pages); unpin something");
   } else if (count != 0) {
-    for (const PageId id : path) HoldBlock(id);
+    HoldPath(path, false, 0, nullptr);
     result->pin = pins_.Add(path.data(), count);
     ++changes_;
     counters_.peak_pinned_pages = std::max<uint64_t>(counters_.peak_pinned_pages, pins_.pages());

@@ -25,7 +25,7 @@ void Manager::SetPriority(NodeId id, uint8_t own, uint64_t expires_ns) {
   const Node& n = tree_.node(id);
   Page& page = pages_[n.page];
   page.own = own;
-  page.expired = false;
+  page.SetExpired(false);
   page.listed = n.children == 0 ? own : std::max(page.listed, own);
   RaiseAbove(id);
 }
@@ -151,7 +151,7 @@ void Manager::EndTail(const Sequence& sequence) {
     if (page.holders != 1 || n.children != (after == kNil ? 0u : 1u)) return;
     timers_.Cancel(page.node);
     page.own = page.listed = kEndedClass;
-    page.expired = false;
+    page.SetExpired(false);
     after = page.node;
   }
 }
@@ -171,7 +171,7 @@ uint32_t Manager::Expire(uint64_t now_ns, uint32_t max_blocks, bool* more) {
   *more = !timers_.Advance(now_ns, max_blocks == 0 ? UINT64_MAX : max_blocks, [&](NodeId id) {
     const Node& n = tree_.node(id);
     pages_[n.page].own = kDefaultClass;
-    pages_[n.page].expired = true;
+    pages_[n.page].SetExpired(true);
     if (n.children == 0) pages_.ListUnderOwn(n.page);
     ++expired;
   });

@@ -31,6 +31,22 @@ FenceSetId Manager::RecordFence(uint32_t slot) {
   return fences_.Single({slot, device_.Record(slot)});
 }
 
+// Blocks that are found; `used` counts as a use of them, a resume of what was held
+// before does not.
+void Manager::HoldPath(const std::vector<PageId>& path, bool used, uint32_t slot,
+                       FenceList* waits) {
+  const PagePool::Held held = pages_.HoldPath(path.data(), path.size());
+  for (size_t i = held.revived; i < path.size(); ++i) RaiseAbove(pages_[path[i]].node);
+  if (held.ready && waits != nullptr) {
+    for (const PageId id : path) {
+      if (pages_[id].ready != 0) fences_.Collect(pages_[id].ready, slot, waits);
+    }
+  }
+  if (used && scores_ != nullptr) {
+    for (const PageId id : path) UseBlock(id);
+  }
+}
+
 // Notes the fences with the sequence and tells the first of them.
 uint32_t Manager::TellWaits(Sequence* seq, const FenceList& list, kvc_fence* waits) {
   const FenceSetId before = seq->waits;

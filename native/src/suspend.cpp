@@ -153,11 +153,7 @@ kvc_status Manager::ResumeOne(uint64_t id, kvc_resume_result* result, kvc_error*
   for (const PageId id_kept : seq->pages) {
     if (pages_[id_kept].ready != 0) fences_.Collect(pages_[id_kept].ready, seq->slot, &waits);
   }
-  for (const PageId id_found : found_pages) {
-    HoldBlock(id_found);
-    if (scores_ != nullptr && seq->fresh) UseBlock(id_found);
-    if (pages_[id_found].ready != 0) fences_.Collect(pages_[id_found].ready, seq->slot, &waits);
-  }
+  HoldPath(found_pages, seq->fresh, seq->slot, &waits);
   seq->pages.insert(seq->pages.begin(), found_pages.begin(), found_pages.end());
   found_pages.clear();
   const uint64_t before = seq->committed;

@@ -83,7 +83,7 @@ uint32_t Manager::PlanVictims(uint32_t demand, uint32_t slot) {
 kvc_evicted_reason Manager::ReasonOf(PageId id) const {
   const Page& page = pages_[id];
   if (page.own == kEndedClass) return KVC_EVICTED_ENDED;
-  return page.expired ? KVC_EVICTED_TTL : KVC_EVICTED_CAPACITY;
+  return page.expired() ? KVC_EVICTED_TTL : KVC_EVICTED_CAPACITY;
 }
 
 // Before the node is forgotten: afterwards there is nothing to tell of.
