@@ -41,6 +41,9 @@ func (s *scratch) setFences(fences []Fence) {
 	}
 }
 
+// maxStreams is how many streams a device has at once, the host apart.
+const maxStreams = 63
+
 // NewDeviceStream makes a stream of the manager's device; at most 63 exist at
 // once. Ids are never reused.
 func (m *Manager) NewDeviceStream() (DeviceStream, error) {
@@ -50,6 +53,7 @@ func (m *Manager) NewDeviceStream() (DeviceStream, error) {
 	}
 	defer m.leave()
 	var e cgo.Error
+	m.streams.Add(1)
 	id, s := m.raw.DeviceStreamCreate(&e)
 	if s != cgo.OK {
 		return 0, callError(op, s, &e)
@@ -85,6 +89,7 @@ func (m *Manager) NewStepStream() (DeviceStream, error) {
 	}
 	defer m.leave()
 	var e cgo.Error
+	m.streams.Add(1)
 	id, s := m.raw.StepStreamCreate(&e)
 	if s != cgo.OK {
 		return 0, callError(op, s, &e)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kvcast/kvcast/bindings/event"
 	"github.com/kvcast/kvcast/cgo"
@@ -20,6 +21,8 @@ type Manager struct {
 	raw    cgo.Manager
 	stream *Stream // kept alive, and woken by Close
 	block  int     // tokens per block
+
+	streams atomic.Int64 // asked for so far: no fewer than there have been at once
 
 	// Calls hold mu for reading, Close for writing: so it waits for them.
 	mu      sync.RWMutex

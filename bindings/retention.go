@@ -153,6 +153,24 @@ type RetainItem struct {
 	Expires time.Duration
 }
 
+func (it *RetainItem) raw() (raw cgo.RetainItem, ok bool) {
+	if it.FirstToken < 0 || it.EndToken < ToTheEnd || it.Expires < 0 ||
+		it.Priority < 0 || it.Priority > MaxPriority {
+		return raw, false
+	}
+	raw = cgo.RetainItem{
+		Sequence:   uint64(it.Sequence),
+		FirstToken: uint64(it.FirstToken),
+		EndToken:   uint64(it.EndToken),
+		ExpiresNs:  uint64(it.Expires),
+		Priority:   uint32(it.Priority),
+	}
+	if it.EndToken == ToTheEnd {
+		raw.EndToken = cgo.ToTheEnd
+	}
+	return raw, true
+}
+
 // Retain sets priorities. The last word counts, whoever shares a block. errs[i]
 // is nil, ErrInvalidArgument, ErrBadState (the range ends beyond what is
 // committed), ErrNotNow (16 ranges to the end that begin before this one are still
@@ -171,21 +189,12 @@ func (m *Manager) Retain(items []RetainItem, errs []error) error {
 	sc.retain, sc.status = sized(sc.retain, len(items)), sized(sc.status, len(items))
 	for i := range items {
 		it := &items[i]
-		if it.FirstToken < 0 || it.EndToken < ToTheEnd || it.Expires < 0 ||
-			it.Priority < 0 || it.Priority > MaxPriority {
+		raw, ok := it.raw()
+		if !ok {
 			return argumentError(op.name, "item %d: tokens %d to %d, priority %d, expires %d", i,
 				it.FirstToken, it.EndToken, it.Priority, it.Expires)
 		}
-		sc.retain[i] = cgo.RetainItem{
-			Sequence:   uint64(it.Sequence),
-			FirstToken: uint64(it.FirstToken),
-			EndToken:   uint64(it.EndToken),
-			ExpiresNs:  uint64(it.Expires),
-			Priority:   uint32(it.Priority),
-		}
-		if it.EndToken == ToTheEnd {
-			sc.retain[i].EndToken = cgo.ToTheEnd
-		}
+		sc.retain[i] = raw
 	}
 	if s := m.raw.SequencesRetain(sc.retain, sc.status, &sc.err); s != cgo.OK {
 		return callError(op.name, s, &sc.err)

@@ -117,45 +117,11 @@ func (s *scratch) flatten(op string, prompts []Prompt) ([]uint32, error) {
 	var last *Scope
 	for i := range prompts {
 		p := &prompts[i]
-		must := uint32(p.MustCompute)
-		switch {
-		case p.MustCompute == ComputeNothing:
-			must = cgo.ComputeNothing
-		case p.MustCompute < 0 || int64(p.MustCompute) >= int64(cgo.ComputeNothing):
-			return nil, argumentError(op, "prompt %d: MustCompute is %d", i, p.MustCompute)
+		raw, bad, value := s.prompt(p, &last)
+		if bad != "" {
+			return nil, argumentError(op, "prompt %d: %s is %d", i, bad, value)
 		}
-		raw := cgo.Prompt{
-			TokenOffset:  uint64(len(s.tokens)),
-			TokenCount:   uint64(len(p.Tokens)),
-			DeviceStream: uint64(p.DeviceStream),
-			Scope:        cgo.NoScope,
-			MustCompute:  must,
-		}
-		if p.MatchBackoff < 0 || int64(p.MatchBackoff) > math.MaxUint32 {
-			return nil, argumentError(op, "prompt %d: MatchBackoff is %d", i, p.MatchBackoff)
-		}
-		raw.MatchBackoff = uint32(p.MatchBackoff)
-		if p.Suspended {
-			raw.Flags |= cgo.PromptSuspended
-		}
-		switch {
-		case p.StopBefore == StopNow:
-			raw.Flags |= cgo.PromptStopBefore
-		case p.StopBefore < 0:
-			return nil, argumentError(op, "prompt %d: StopBefore is %d", i, p.StopBefore)
-		case p.StopBefore > 0:
-			raw.Flags |= cgo.PromptStopBefore
-			raw.StopBefore = uint64(p.StopBefore)
-		}
-		raw.DigestOffset, raw.DigestCount = s.addDigests(p.Digests)
-		if p.Scope != nil {
-			// Neighbours often share their scope.
-			if p.Scope != last {
-				s.addScope(p.Scope)
-				last = p.Scope
-			}
-			raw.Scope = uint32(len(s.scopes) - 1)
-		}
+		raw.TokenOffset = uint64(len(s.tokens))
 		s.prompts[i] = raw
 		if !alone {
 			s.tokens = append(s.tokens, p.Tokens...)
@@ -165,6 +131,49 @@ func (s *scratch) flatten(op string, prompts []Prompt) ([]uint32, error) {
 		return prompts[0].Tokens, nil
 	}
 	return s.tokens, nil
+}
+
+// prompt is the raw form of p but for where its tokens are; its scope is added, if
+// it is not *last. bad names the field, of that value, that can never be right.
+func (s *scratch) prompt(p *Prompt, last **Scope) (raw cgo.Prompt, bad string, value int) {
+	raw = cgo.Prompt{
+		TokenCount:   uint64(len(p.Tokens)),
+		DeviceStream: uint64(p.DeviceStream),
+		Scope:        cgo.NoScope,
+		MustCompute:  uint32(p.MustCompute),
+	}
+	switch {
+	case p.MustCompute == ComputeNothing:
+		raw.MustCompute = cgo.ComputeNothing
+	case p.MustCompute < 0 || int64(p.MustCompute) >= int64(cgo.ComputeNothing):
+		return raw, "MustCompute", p.MustCompute
+	}
+	if p.MatchBackoff < 0 || int64(p.MatchBackoff) > math.MaxUint32 {
+		return raw, "MatchBackoff", p.MatchBackoff
+	}
+	raw.MatchBackoff = uint32(p.MatchBackoff)
+	if p.Suspended {
+		raw.Flags |= cgo.PromptSuspended
+	}
+	switch {
+	case p.StopBefore == StopNow:
+		raw.Flags |= cgo.PromptStopBefore
+	case p.StopBefore < 0:
+		return raw, "StopBefore", p.StopBefore
+	case p.StopBefore > 0:
+		raw.Flags |= cgo.PromptStopBefore
+		raw.StopBefore = uint64(p.StopBefore)
+	}
+	raw.DigestOffset, raw.DigestCount = s.addDigests(p.Digests)
+	if p.Scope != nil {
+		// Neighbours often share their scope.
+		if p.Scope != *last {
+			s.addScope(p.Scope)
+			*last = p.Scope
+		}
+		raw.Scope = uint32(len(s.scopes) - 1)
+	}
+	return raw, "", 0
 }
 
 func (s *scratch) addScope(scope *Scope) {

@@ -194,6 +194,7 @@ type script struct {
 	open      []bindings.SequenceID
 	tables    tableScript
 	holds     map[string]*scriptHold
+	step      *stepper // that the calls go to now; nil: none
 }
 
 type scriptHold struct {
@@ -224,6 +225,9 @@ func (s *script) end() {
 }
 
 func (s *script) run(line string) (out string, err error) {
+	if strings.HasPrefix(line, "together") {
+		return s.together(line)
+	}
 	defer func() {
 		if r := recover(); r != nil {
 			b, ok := r.(badScript)
@@ -283,13 +287,13 @@ func (s *script) dispatch(o *operation) string {
 	case "commit":
 		return s.commit(o) + "\n"
 	case "release":
-		return s.release(o, s.manager.Release) + "\n"
+		return s.release(o, s.calls().Release) + "\n"
 	case "cancel":
-		return s.release(o, s.manager.Cancel) + "\n"
+		return s.release(o, s.calls().Cancel) + "\n"
 	case "suspend":
 		errs := make([]error, 1)
 		item := bindings.SuspendItem{Sequence: s.sequence(o.next()).id, Keep: o.count("keep", 0) != 0}
-		if err := s.manager.Suspend([]bindings.SuspendItem{item}, errs); err != nil {
+		if err := s.calls().Suspend([]bindings.SuspendItem{item}, errs); err != nil {
 			return outcome(err) + "\n"
 		}
 		return outcome(errs[0]) + "\n"
@@ -298,7 +302,7 @@ func (s *script) dispatch(o *operation) string {
 		item := bindings.HoldItem{Sequence: s.sequence(name).id, Count: number(o.next()),
 			Cancel: o.count("cancel", 0) != 0}
 		out := make([]bindings.HoldResult, 1)
-		if err := s.manager.ReleaseHeld([]bindings.HoldItem{item}, out); err != nil {
+		if err := s.calls().ReleaseHeld([]bindings.HoldItem{item}, out); err != nil {
 			return outcome(err) + "\n"
 		}
 		if out[0].Err == nil {
@@ -308,7 +312,7 @@ func (s *script) dispatch(o *operation) string {
 	case "end-hold":
 		h := s.holds[o.next()]
 		errs := make([]error, 1)
-		if err := s.manager.ReleaseHolds([]bindings.HoldID{h.id}, errs); err != nil {
+		if err := s.calls().ReleaseHolds([]bindings.HoldID{h.id}, errs); err != nil {
 			return outcome(err) + "\n"
 		}
 		h.left--
@@ -328,7 +332,7 @@ func (s *script) dispatch(o *operation) string {
 	case "truncate":
 		out := make([]bindings.TruncateResult, 1)
 		item := bindings.TruncateItem{Sequence: s.sequence(o.next()).id, CapacityTokens: number(o.next())}
-		if err := s.manager.Truncate([]bindings.TruncateItem{item}, out); err != nil {
+		if err := s.calls().Truncate([]bindings.TruncateItem{item}, out); err != nil {
 			return outcome(err) + "\n"
 		}
 		if out[0].Err != nil {
@@ -338,12 +342,12 @@ func (s *script) dispatch(o *operation) string {
 	case "stop":
 		errs := make([]error, 1)
 		item := bindings.StopItem{Sequence: s.sequence(o.next()).id, StopBefore: number(o.next())}
-		if err := s.manager.Stop([]bindings.StopItem{item}, errs); err != nil {
+		if err := s.calls().Stop([]bindings.StopItem{item}, errs); err != nil {
 			return outcome(err) + "\n"
 		}
 		return outcome(errs[0]) + "\n"
 	case "end":
-		return s.release(o, s.manager.End) + "\n"
+		return s.release(o, s.calls().End) + "\n"
 	case "retain":
 		return s.retain(o) + "\n"
 	case "pin":
@@ -352,7 +356,7 @@ func (s *script) dispatch(o *operation) string {
 		var texts []string
 		for first := true; first || len(o.plain) > 0; first = false {
 			errs := make([]error, 1)
-			if err := s.manager.Unpin([]bindings.Pin{s.pins[o.next()]}, errs); err != nil {
+			if err := s.calls().Unpin([]bindings.Pin{s.pins[o.next()]}, errs); err != nil {
 				errs[0] = err
 			}
 			texts = append(texts, outcome(errs[0]))
@@ -607,15 +611,16 @@ func (s *script) create(o *operation) string {
 		prompt.DeviceStream = s.deviceStream(on)
 	}
 	var out [1]bindings.CreateResult
-	if err := s.manager.Create([]bindings.Prompt{prompt}, out[:]); err != nil {
+	if err := s.calls().Create([]bindings.Prompt{prompt}, out[:]); err != nil {
 		return outcome(err)
 	}
 	r := &out[0]
 	if r.Err != nil {
 		return outcome(r.Err)
 	}
-	s.open = append(s.open, r.Sequence.ID())
-	s.sequences[name] = &scriptSequence{r.Sequence.ID(), prompt.DeviceStream, slices.Clone(r.Waits)}
+	id := opened(s.calls(), r)
+	s.open = append(s.open, id)
+	s.sequences[name] = &scriptSequence{id, prompt.DeviceStream, slices.Clone(r.Waits)}
 	return fmt.Sprintf("matched %d%s", r.MatchedTokens, s.waits(r.Waits))
 }
 
@@ -637,10 +642,13 @@ func (s *script) grow(o *operation) string {
 	id := s.sequence(o.next()).id
 	var out [1]bindings.GrowResult
 	items := []bindings.GrowItem{{Sequence: id, CapacityTokens: number(o.next())}}
-	evicted, err := s.manager.GrowTold(items, out[:], make([]bindings.EvictedBlock, o.count("room", 0)))
+	evicted, err := s.calls().GrowTold(items, out[:], make([]bindings.EvictedBlock, o.count("room", 0)))
 	switch r := &out[0]; {
 	case err != nil:
 		return outcome(err)
+	case errors.Is(r.Err, bindings.ErrNotNow) && r.EvictedBlocks != 0:
+		// In a step that has no room to tell what would be evicted.
+		return fmt.Sprintf("not now, to evict %d", r.EvictedBlocks)
 	case errors.Is(r.Err, bindings.ErrNotNow):
 		return fmt.Sprintf("not now, leaving %d", r.LeavingPages)
 	case r.Err != nil:
@@ -707,7 +715,7 @@ func (s *script) commit(o *operation) string {
 	if filled := o.take("filled", ""); filled != "" {
 		item.Filled = &bindings.Fence{Stream: s.deviceStream(filled), Position: unsigned(o.take("at", "0"))}
 	}
-	err := s.manager.Commit([]bindings.CommitItem{item}, out[:])
+	err := s.calls().Commit([]bindings.CommitItem{item}, out[:])
 	if err != nil {
 		return outcome(err)
 	}
@@ -727,7 +735,7 @@ func (s *script) commit(o *operation) string {
 func (s *script) resume(o *operation) string {
 	q := s.sequence(o.next())
 	var out [1]bindings.ResumeResult
-	if err := s.manager.Resume([]bindings.SequenceID{q.id}, out[:]); err != nil {
+	if err := s.calls().Resume([]bindings.SequenceID{q.id}, out[:]); err != nil {
 		return outcome(err)
 	}
 	r := &out[0]
@@ -745,7 +753,7 @@ func (s *script) pin(o *operation) string {
 	var out [1]bindings.PinResult
 	var err error
 	if s.sequences[what] != nil || what[0] == '#' {
-		err = s.manager.PinSequences([]bindings.SequenceID{s.sequence(what).id}, out[:])
+		err = s.calls().PinSequences([]bindings.SequenceID{s.sequence(what).id}, out[:])
 	} else {
 		prompt.Tokens = tokenList(what)
 		err = s.manager.PinPrompts([]bindings.Prompt{prompt}, out[:])
@@ -794,7 +802,7 @@ func (s *script) retain(o *operation) string {
 	item.Priority = number(o.next())
 	item.Expires = time.Duration(o.count("until", 0)) * time.Second
 	errs := make([]error, 1)
-	if err := s.manager.Retain([]bindings.RetainItem{item}, errs); err != nil {
+	if err := s.calls().Retain([]bindings.RetainItem{item}, errs); err != nil {
 		return outcome(err)
 	}
 	return outcome(errs[0])

@@ -73,6 +73,7 @@ type TableRow struct {
 	Row int
 
 	cookie cgo.TableCookie
+	at     int // its place among the rows of the step it came in last
 }
 
 // TableDelta says that an entry has changed.

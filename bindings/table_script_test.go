@@ -115,7 +115,7 @@ func (s *script) delta(o *operation) string {
 	room, f := o.count("room", scriptColumns), tableFormat(o)
 	s.tables.deltas = make([]bindings.TableDelta, room)
 	var out [1]bindings.TableResult
-	n, err := s.manager.TablesDelta(f, s.tables.state[row:row+1], scriptColumns, s.tables.deltas, out[:])
+	n, err := s.calls().TablesDelta(f, s.tables.state[row:row+1], scriptColumns, s.tables.deltas, out[:])
 	if err != nil {
 		return outcome(err)
 	}

@@ -35,6 +35,8 @@
 #include "native/src/sequence_capi.cpp"
 #include "native/src/sequences.cpp"
 #include "native/src/sha256.cpp"
+#include "native/src/step.cpp"
+#include "native/src/step_capi.cpp"
 #include "native/src/suspend.cpp"
 #include "native/src/table_capi.cpp"
 #include "native/src/truncate.cpp"

@@ -12,13 +12,12 @@
 namespace kvcast {
 
 kvc_status Manager::CommitOne(const kvc_commit_item& item, const TokenView& view,
-                              kvc_commit_result* result, kvc_error* error) {
+                              kvc_commit_result* result, Turn* turn, kvc_error* error) {
   using sequences::Item;
   if ((item.flags & ~uint32_t{KVC_COMMIT_FENCE}) != 0) {
     return Item(error, KVC_INVALID_ARGUMENT, "a commit item has unknown flags");
   }
-  std::unique_lock<WriterFirstMutex> lock(mutex_);
-  Heal(4);
+  turn->Enter();
   Sequence* seq = Find(item.sequence);
   if (seq == nullptr) return sequences::Stale(error);
   if (seq->suspended) return sequences::Suspended(error);
@@ -39,7 +38,8 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const TokenView& view
   const Fence given = import ? ToFence(item.fence) : Fence{};
   const uint64_t touched =
       item.token_count == 0 ? 0 : (seq->committed + item.token_count - 1) / block_size_ + 1 - first;
-  fences_.Reserve(links + (import ? touched : 0) + 5);
+  // Most commits of a decoding sequence fill no block and note no fence.
+  if (links != 0 || import) fences_.Reserve(links + (import ? touched : 0) + 5);
   if (view.digests != nullptr) {
     if (const kvc_status full = Intern(view, item.token_count, error); full != KVC_OK) return full;
   }
@@ -167,35 +167,36 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const TokenView& view
   return KVC_OK;
 }
 
-void Manager::Commit(uint32_t count, const kvc_commit_item* items, const CommitArrays& in,
-                     kvc_commit_result* results, kvc_error* error) {
+kvc_status Manager::CommitItem(const kvc_commit_item& item, const CommitArrays& in,
+                               kvc_commit_result* result, Turn* turn, kvc_error* error) {
   using sequences::Inside;
   using sequences::Item;
+  if (!Inside(item.token_offset, item.token_count, in.token_count)) {
+    return Item(error, KVC_INVALID_ARGUMENT, "an item's tokens are outside tokens[]");
+  }
+  if (!Inside(item.digest_offset, uint64_t{item.digest_count} * kDigestBytes, in.byte_count)) {
+    return Item(error, KVC_INVALID_ARGUMENT, "an item's digests are outside bytes[]");
+  }
+  TokenView given{in.tokens + item.token_offset, nullptr};
+  bool digests = false;
+  if (!sequences::TokensInRange(given.tokens, item.token_count, item.digest_count, &digests)) {
+    return Item(error, KVC_INVALID_ARGUMENT,
+                "a committed token is 2^31 or more and names none of the item's digests");
+  }
+  if (digests) given.digests = in.bytes + item.digest_offset;
+  return CommitOne(item, given, result, turn, error);
+}
+
+void Manager::Commit(uint32_t count, const kvc_commit_item* items, const CommitArrays& in,
+                     kvc_commit_result* results, kvc_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     results[i] = {};
     results[i].first_changed_block = UINT32_MAX;
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    const kvc_commit_item& item = items[i];
-    if (!Inside(item.token_offset, item.token_count, in.token_count)) {
-      results[i].status =
-          Item(story, KVC_INVALID_ARGUMENT, "an item's tokens are outside tokens[]");
-      continue;
-    }
-    if (!Inside(item.digest_offset, uint64_t{item.digest_count} * kDigestBytes, in.byte_count)) {
-      results[i].status =
-          Item(story, KVC_INVALID_ARGUMENT, "an item's digests are outside bytes[]");
-      continue;
-    }
-    TokenView given{in.tokens + item.token_offset, nullptr};
-    bool digests = false;
-    if (!sequences::TokensInRange(given.tokens, item.token_count, item.digest_count, &digests)) {
-      results[i].status =
-          Item(story, KVC_INVALID_ARGUMENT,
-               "a committed token is 2^31 or more and names none of the item's digests");
-      continue;
-    }
-    if (digests) given.digests = in.bytes + item.digest_offset;
-    results[i].status = Guard(story, [&] { return CommitOne(item, given, &results[i], story); });
+    results[i].status = Guard(story, [&] {
+      Turn turn(this);
+      return CommitItem(items[i], in, &results[i], &turn, story);
+    });
   }
 }
 

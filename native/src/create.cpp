@@ -106,12 +106,11 @@ void Manager::BackOff(Match* match, uint32_t tokens) const {
 }
 
 kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
-                              kvc_create_result* result, kvc_error* error) {
+                              kvc_create_result* result, Turn* turn, kvc_error* error) {
   PromptView view;
   if (const kvc_status bad = ValidatePrompt(prompt, in, &view, error); bad != KVC_OK) return bad;
 
-  std::unique_lock<WriterFirstMutex> lock(mutex_);
-  Heal(4);
+  turn->Enter();
   const uint32_t slot = SlotOf(prompt.device_stream);
   if (free_sequence_ == kNil) {
     return sequences::Item(error, KVC_NOT_NOW, "max_sequences are open; release one");
@@ -206,7 +205,10 @@ void Manager::Create(uint32_t count, const kvc_prompt* prompts, const PromptArra
   for (uint32_t i = 0; i < count; ++i) {
     results[i] = {};
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    results[i].status = Guard(story, [&] { return CreateOne(prompts[i], in, &results[i], story); });
+    results[i].status = Guard(story, [&] {
+      Turn turn(this);
+      return CreateOne(prompts[i], in, &results[i], &turn, story);
+    });
   }
 }
 

@@ -21,10 +21,9 @@ kvc_status Manager::NotNow(kvc_grow_result* result, kvc_error* error) {
 }
 
 kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, EvictedList* told,
-                            kvc_error* error) {
+                            Turn* turn, kvc_error* error) {
   using sequences::Item;
-  std::unique_lock<WriterFirstMutex> lock(mutex_);
-  Heal(4);
+  turn->Enter();
   Sequence* seq = Find(item.sequence);
   if (seq == nullptr) return sequences::Stale(error);
   if (seq->suspended) return sequences::Suspended(error);
@@ -66,6 +65,13 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
       refused_ = {changes_, progress, seq->slot, demand, leaving};
       return NotNow(result, error);
     }
+  }
+  if (told != nullptr && told->whole && demand > told->capacity - told->count) {
+    victims_.clear();
+    strip_.clear();
+    result->evicted_blocks = demand;
+    return Item(error, KVC_NOT_NOW,
+                "evicted[] has no room for what the item would evict; repeat it with more");
   }
   if (!pages_.NextAreIntact(seq->slot, std::min(need - demand, available))) {
     victims_.clear();
@@ -128,7 +134,10 @@ void Manager::Grow(uint32_t count, const kvc_grow_item* items, kvc_grow_result* 
     results[i] = {};
     results[i].first_evicted = KVC_NOT_TOLD;
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    results[i].status = Guard(story, [&] { return GrowOne(items[i], &results[i], told, story); });
+    results[i].status = Guard(story, [&] {
+      Turn turn(this);
+      return GrowOne(items[i], &results[i], told, &turn, story);
+    });
   }
 }
 

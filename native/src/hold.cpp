@@ -9,14 +9,14 @@
 
 namespace kvcast {
 
-kvc_status Manager::HoldOne(const kvc_hold_item& item, kvc_hold_result* result, kvc_error* error) {
+kvc_status Manager::HoldOne(const kvc_hold_item& item, kvc_hold_result* result, Turn* turn,
+                            kvc_error* error) {
   using sequences::Item;
   if ((item.flags & ~uint32_t{KVC_HOLD_CANCEL}) != 0) {
     return Item(error, KVC_INVALID_ARGUMENT, "a hold item has unknown flags");
   }
   if (item.count == 0) return Item(error, KVC_INVALID_ARGUMENT, "a hold of count 0 holds nothing");
-  std::unique_lock<WriterFirstMutex> lock(mutex_);
-  Heal(4);
+  turn->Enter();
   Sequence* seq = Find(item.sequence);
   if (seq == nullptr) return sequences::Stale(error);
   if (seq->suspended) return sequences::Suspended(error);
@@ -30,9 +30,8 @@ kvc_status Manager::HoldOne(const kvc_hold_item& item, kvc_hold_result* result, 
   return KVC_OK;
 }
 
-kvc_status Manager::ReleaseHoldOne(uint64_t id, kvc_error* error) {
-  std::unique_lock<WriterFirstMutex> lock(mutex_);
-  Heal(4);
+kvc_status Manager::ReleaseHoldOne(uint64_t id, Turn* turn, kvc_error* error) {
+  turn->Enter();
   const auto index = static_cast<uint32_t>(id);
   Sequence* seq = index < max_sequences_ ? &sequences_[index] : nullptr;
   if (seq == nullptr || !seq->open || seq->holds == 0 ||
@@ -57,7 +56,10 @@ void Manager::ReleaseHeld(uint32_t count, const kvc_hold_item* items, kvc_hold_r
   for (uint32_t i = 0; i < count; ++i) {
     results[i] = {};
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    results[i].status = Guard(story, [&] { return HoldOne(items[i], &results[i], story); });
+    results[i].status = Guard(story, [&] {
+      Turn turn(this);
+      return HoldOne(items[i], &results[i], &turn, story);
+    });
   }
 }
 
@@ -65,7 +67,10 @@ void Manager::ReleaseHolds(uint32_t count, const uint64_t* holds, kvc_status* re
                            kvc_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    results[i] = Guard(story, [&] { return ReleaseHoldOne(holds[i], story); });
+    results[i] = Guard(story, [&] {
+      Turn turn(this);
+      return ReleaseHoldOne(holds[i], &turn, story);
+    });
   }
 }
 

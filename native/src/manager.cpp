@@ -455,6 +455,7 @@ uint64_t Manager::NewStreamId(uint32_t slot, bool steps) {
   DeviceStreamSlot& stream = streams_[slot];
   stream.id = ++next_stream_generation_ << manager::kSlotBits | slot;
   stream.open = true;
+  top_slot_ = std::max(top_slot_, slot);
   stream.steps = steps;
   // Positions of a slot grow from user to user, steps begin at 1 each time.
   stream.base = steps ? device_.Submitted(slot) : 0;

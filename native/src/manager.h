@@ -73,6 +73,7 @@ struct EvictedList {
   kvc_evicted_block* blocks = nullptr;
   uint32_t capacity = 0;
   uint32_t count = 0;
+  bool whole = false;  // nothing may be evicted that has no room here
 
   // Room for `wanted` blocks, whole or not at all.
   [[nodiscard]] kvc_evicted_block* Room(uint32_t wanted) const {
@@ -172,6 +173,10 @@ class Manager final : public SinkHost {
                    uint32_t capacity, kvc_table_delta* deltas, uint32_t* written,
                    kvc_table_result* results, kvc_error* error);
 
+  // step.cpp
+  void Step(uint32_t count, const kvc_op* ops, const kvc_step_input& in, kvc_op_result* results,
+            kvc_step_output* out, kvc_error* error);
+
   // device_table.cpp
   [[nodiscard]] uint64_t OpenDeviceTable(uint32_t rows, uint32_t columns, int32_t absent,
                                          uint32_t staging, uint64_t* address);
@@ -230,6 +235,23 @@ class Manager final : public SinkHost {
     uint64_t blocks = 0;  // that may be matched
     ScopeView scope;
   };
+  // The manager's lock over one item, or over all items of a step: taken when the
+  // first of them needs it, then kept. Each item heals a little.
+  class Turn {
+   public:
+    explicit Turn(Manager* manager) : manager_(manager), lock_(manager->mutex_, std::defer_lock) {}
+    void Lock() {
+      if (!lock_.owns_lock()) lock_.lock();
+    }
+    void Enter() {
+      Lock();
+      manager_->Heal(4);
+    }
+
+   private:
+    Manager* manager_;
+    std::unique_lock<WriterFirstMutex> lock_;
+  };
   struct Match {
     RootId root = kNil;
     ParentId last = kNil;
@@ -265,18 +287,20 @@ class Manager final : public SinkHost {
   void WalkItem(Match* match, const TokenView& tokens, uint64_t first, uint64_t blocks,
                 Visit&& visit) const;
   kvc_status CreateOne(const kvc_prompt& prompt, const PromptArrays& in, kvc_create_result* result,
-                       kvc_error* error);
+                       Turn* turn, kvc_error* error);
   template <typename Visit>
   uint64_t ProbeOne(const PromptView& prompt, Visit&& visit) const;
 
   // grow.cpp
   kvc_status GrowOne(const kvc_grow_item& item, kvc_grow_result* result, EvictedList* told,
-                     kvc_error* error);
+                     Turn* turn, kvc_error* error);
   kvc_status NotNow(kvc_grow_result* result, kvc_error* error);
 
   // commit.cpp
   kvc_status CommitOne(const kvc_commit_item& item, const TokenView& view,
-                       kvc_commit_result* result, kvc_error* error);
+                       kvc_commit_result* result, Turn* turn, kvc_error* error);
+  kvc_status CommitItem(const kvc_commit_item& item, const CommitArrays& in,
+                        kvc_commit_result* result, Turn* turn, kvc_error* error);
 
   // digests.cpp
   uint64_t Translate(const TokenView& from, uint64_t first, uint64_t count, uint32_t* to) const;
@@ -287,26 +311,27 @@ class Manager final : public SinkHost {
 
   // release.cpp
   enum class Closing { kRelease, kCancel, kEnd };
-  kvc_status ReleaseOne(uint64_t id, Closing how, kvc_error* error);
+  kvc_status ReleaseOne(uint64_t id, Closing how, Turn* turn, kvc_error* error);
   void CloseSequence(uint32_t index, Closing how, FenceSite site);
-  kvc_status HoldOne(const kvc_hold_item& item, kvc_hold_result* result, kvc_error* error);
-  kvc_status ReleaseHoldOne(uint64_t id, kvc_error* error);
+  kvc_status HoldOne(const kvc_hold_item& item, kvc_hold_result* result, Turn* turn,
+                     kvc_error* error);
+  kvc_status ReleaseHoldOne(uint64_t id, Turn* turn, kvc_error* error);
 
   // suspend.cpp
   [[nodiscard]] bool GateIsOpen() const;
   kvc_status GateClosed(kvc_error* error);
   void ReservePath(Sequence* seq, size_t tokens);
   void ForgetPath(Sequence* seq);
-  kvc_status SuspendOne(const kvc_suspend_item& item, kvc_error* error);
+  kvc_status SuspendOne(const kvc_suspend_item& item, Turn* turn, kvc_error* error);
   void FallAsleep(Sequence* seq);
   void StripKept(Sequence* seq);
-  kvc_status ResumeOne(uint64_t id, kvc_resume_result* result, kvc_error* error);
+  kvc_status ResumeOne(uint64_t id, kvc_resume_result* result, Turn* turn, kvc_error* error);
   [[nodiscard]] uint32_t PlanStrip(uint32_t demand, uint32_t slot);
 
   // truncate.cpp
-  kvc_status TruncateOne(const kvc_truncate_item& item, kvc_truncate_result* result,
+  kvc_status TruncateOne(const kvc_truncate_item& item, kvc_truncate_result* result, Turn* turn,
                          kvc_error* error);
-  kvc_status StopOne(const kvc_stop_item& item, kvc_error* error);
+  kvc_status StopOne(const kvc_stop_item& item, Turn* turn, kvc_error* error);
 
   // sequences.cpp
   [[nodiscard]] Sequence* Find(uint64_t id);
@@ -341,7 +366,7 @@ class Manager final : public SinkHost {
   void Describe(NodeId id, kvc_evicted_reason reason, kvc_evicted_block* out) const;
 
   // retention.cpp
-  kvc_status RetainOne(const kvc_retain_item& item, kvc_error* error);
+  kvc_status RetainOne(const kvc_retain_item& item, Turn* turn, kvc_error* error);
   void SetPriority(NodeId id, uint8_t own, uint64_t expires_ns);
   void RaiseAbove(NodeId id);
   void ReserveRule(Sequence* seq);
@@ -378,6 +403,25 @@ class Manager final : public SinkHost {
 
   // pins.cpp
   kvc_status Pin(kvc_pin_result* result, kvc_error* error);
+  kvc_status PinOne(uint64_t sequence, kvc_pin_result* result, Turn* turn, kvc_error* error);
+  kvc_status UnpinOne(uint64_t pin, Turn* turn, kvc_error* error);
+
+  // step.cpp
+  struct StepCall;
+  void FetchAhead(const kvc_op& op) const;
+  kvc_status WaitRoom(uint32_t own_slot, const StepCall& call, kvc_op_result* result,
+                      kvc_error* error) const;
+  void StepWaits(uint64_t sequence, StepCall* call, kvc_op_result* result);
+  kvc_status StepCreate(const kvc_prompt& prompt, StepCall* call, kvc_op_result* result,
+                        kvc_error* error);
+  kvc_status StepGrow(const kvc_grow_item& item, StepCall* call, kvc_op_result* result,
+                      kvc_error* error);
+  kvc_status StepCommit(const kvc_commit_item& item, StepCall* call, kvc_op_result* result,
+                        kvc_error* error);
+  kvc_status StepResume(uint64_t sequence, StepCall* call, kvc_op_result* result, kvc_error* error);
+  kvc_status StepTable(const kvc_op_table& item, StepCall* call, kvc_op_result* result,
+                       kvc_error* error);
+  kvc_status StepOne(uint32_t index, StepCall* call, kvc_op_result* result, kvc_error* error);
 
   // drop_scope.cpp
   kvc_status DropOne(const kvc_drop_item& item, const PromptArrays& in, kvc_drop_result* result,
@@ -444,6 +488,7 @@ class Manager final : public SinkHost {
   };
   Refusal refused_;
   uint64_t next_stream_generation_ = 1;
+  uint32_t top_slot_ = 0;  // the highest that has had a device stream
   DeviceStreamSlot streams_[kDeviceSlots];
 
   kvc_stats counters_{};  // the counting fields only

@@ -58,38 +58,43 @@ void Manager::PinSequences(uint32_t count, const uint64_t* sequences, kvc_pin_re
                            kvc_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     results[i] = {};
-    std::unique_lock<WriterFirstMutex> lock(mutex_);
-    Heal(4);
-    const Sequence* seq = Find(sequences[i]);
-    if (seq == nullptr) {
-      results[i].status = sequences::Stale(error);
-    } else if (seq->suspended) {
-      results[i].status = sequences::Suspended(error);
-    } else {
-      victims_.assign(seq->pages.begin(), seq->pages.begin() + Linked(*seq));
-      results[i].status = Pin(&results[i], error);
-    }
+    Turn turn(this);
+    results[i].status = PinOne(sequences[i], &results[i], &turn, error);
   }
+}
+
+kvc_status Manager::PinOne(uint64_t sequence, kvc_pin_result* result, Turn* turn,
+                           kvc_error* error) {
+  turn->Enter();
+  const Sequence* seq = Find(sequence);
+  if (seq == nullptr) return sequences::Stale(error);
+  if (seq->suspended) return sequences::Suspended(error);
+  victims_.assign(seq->pages.begin(), seq->pages.begin() + Linked(*seq));
+  return Pin(result, error);
+}
+
+kvc_status Manager::UnpinOne(uint64_t pin, Turn* turn, kvc_error* error) {
+  turn->Enter();
+  const uint32_t pages = pins_.Count(pin);
+  if (pages == 0) {
+    return sequences::Item(error, KVC_STALE_HANDLE, "there is no such pin (any more)");
+  }
+  fences_.Reserve(size_t{pages} + 2);
+  // From here on nothing throws. Last block first, as in a release.
+  victims_.resize(pages);
+  pins_.Remove(pin, victims_.data());
+  for (size_t at = pages; at-- > 0;) pages_.Drop(victims_[at], 0);
+  victims_.clear();
+  ++changes_;
+  return KVC_OK;
 }
 
 void Manager::Unpin(uint32_t count, const uint64_t* pins, kvc_status* results, kvc_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    results[i] = Guard(story, [&]() -> kvc_status {
-      std::unique_lock<WriterFirstMutex> lock(mutex_);
-      Heal(4);
-      const uint32_t pages = pins_.Count(pins[i]);
-      if (pages == 0) {
-        return sequences::Item(story, KVC_STALE_HANDLE, "there is no such pin (any more)");
-      }
-      fences_.Reserve(size_t{pages} + 2);
-      // From here on nothing throws. Last block first, as in a release.
-      victims_.resize(pages);
-      pins_.Remove(pins[i], victims_.data());
-      for (size_t at = pages; at-- > 0;) pages_.Drop(victims_[at], 0);
-      victims_.clear();
-      ++changes_;
-      return KVC_OK;
+    results[i] = Guard(story, [&] {
+      Turn turn(this);
+      return UnpinOne(pins[i], &turn, story);
     });
   }
 }

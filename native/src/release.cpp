@@ -12,9 +12,8 @@
 
 namespace kvcast {
 
-kvc_status Manager::ReleaseOne(uint64_t id, Closing how, kvc_error* error) {
-  std::unique_lock<WriterFirstMutex> lock(mutex_);
-  Heal(4);
+kvc_status Manager::ReleaseOne(uint64_t id, Closing how, Turn* turn, kvc_error* error) {
+  turn->Enter();
   const Sequence* seq = Find(id);
   if (seq == nullptr) {
     return sequences::Item(error, KVC_STALE_HANDLE,
@@ -78,7 +77,10 @@ void Manager::Release(uint32_t count, const uint64_t* sequences, kvc_status* res
                       kvc_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    results[i] = Guard(story, [&] { return ReleaseOne(sequences[i], Closing::kRelease, story); });
+    results[i] = Guard(story, [&] {
+      Turn turn(this);
+      return ReleaseOne(sequences[i], Closing::kRelease, &turn, story);
+    });
   }
 }
 
@@ -86,7 +88,10 @@ void Manager::Cancel(uint32_t count, const uint64_t* sequences, kvc_status* resu
                      kvc_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    results[i] = Guard(story, [&] { return ReleaseOne(sequences[i], Closing::kCancel, story); });
+    results[i] = Guard(story, [&] {
+      Turn turn(this);
+      return ReleaseOne(sequences[i], Closing::kCancel, &turn, story);
+    });
   }
 }
 

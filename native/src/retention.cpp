@@ -74,7 +74,7 @@ void Manager::ReserveRule(Sequence* seq) {
   sequence_bytes_ += seq->rules.capacity() * sizeof(RetentionRule);
 }
 
-kvc_status Manager::RetainOne(const kvc_retain_item& item, kvc_error* error) {
+kvc_status Manager::RetainOne(const kvc_retain_item& item, Turn* turn, kvc_error* error) {
   using sequences::Item;
   if (item.priority > kMaxPriority) {
     return Item(error, KVC_INVALID_ARGUMENT, "a priority is above 100");
@@ -86,8 +86,7 @@ kvc_status Manager::RetainOne(const kvc_retain_item& item, kvc_error* error) {
     return Item(error, KVC_INVALID_ARGUMENT,
                 "a priority that ends must be above the default, 35, to which it returns");
   }
-  std::unique_lock<WriterFirstMutex> lock(mutex_);
-  Heal(4);
+  turn->Enter();
   Sequence* seq = Find(item.sequence);
   if (seq == nullptr) return sequences::Stale(error);
   if (seq->suspended) return sequences::Suspended(error);
@@ -136,7 +135,10 @@ void Manager::Retain(uint32_t count, const kvc_retain_item* items, kvc_status* r
                      kvc_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    results[i] = Guard(story, [&] { return RetainOne(items[i], story); });
+    results[i] = Guard(story, [&] {
+      Turn turn(this);
+      return RetainOne(items[i], &turn, story);
+    });
   }
 }
 
@@ -160,7 +162,10 @@ void Manager::End(uint32_t count, const uint64_t* sequences, kvc_status* results
                   kvc_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    results[i] = Guard(story, [&] { return ReleaseOne(sequences[i], Closing::kEnd, story); });
+    results[i] = Guard(story, [&] {
+      Turn turn(this);
+      return ReleaseOne(sequences[i], Closing::kEnd, &turn, story);
+    });
   }
 }
 

@@ -42,13 +42,12 @@ void Manager::ForgetPath(Sequence* seq) {
   std::vector<uint32_t>().swap(seq->path);
 }
 
-kvc_status Manager::SuspendOne(const kvc_suspend_item& item, kvc_error* error) {
+kvc_status Manager::SuspendOne(const kvc_suspend_item& item, Turn* turn, kvc_error* error) {
   using sequences::Item;
   if ((item.flags & ~uint32_t{KVC_SUSPEND_KEEP}) != 0) {
     return Item(error, KVC_INVALID_ARGUMENT, "a suspend item has unknown flags");
   }
-  std::unique_lock<WriterFirstMutex> lock(mutex_);
-  Heal(4);
+  turn->Enter();
   Sequence* seq = Find(item.sequence);
   if (seq == nullptr) return sequences::Stale(error);
   if (seq->suspended) return sequences::Suspended(error);
@@ -110,10 +109,10 @@ void Manager::StripKept(Sequence* seq) {
   seq->rest_kept = false;
 }
 
-kvc_status Manager::ResumeOne(uint64_t id, kvc_resume_result* result, kvc_error* error) {
+kvc_status Manager::ResumeOne(uint64_t id, kvc_resume_result* result, Turn* turn,
+                              kvc_error* error) {
   using sequences::Item;
-  std::unique_lock<WriterFirstMutex> lock(mutex_);
-  Heal(4);
+  turn->Enter();
   Sequence* seq = Find(id);
   if (seq == nullptr) return sequences::Stale(error);
   if (!seq->suspended) {
@@ -219,7 +218,10 @@ void Manager::Suspend(uint32_t count, const kvc_suspend_item* items, kvc_status*
                       kvc_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    results[i] = Guard(story, [&] { return SuspendOne(items[i], story); });
+    results[i] = Guard(story, [&] {
+      Turn turn(this);
+      return SuspendOne(items[i], &turn, story);
+    });
   }
 }
 
@@ -228,7 +230,10 @@ void Manager::Resume(uint32_t count, const uint64_t* sequences, kvc_resume_resul
   for (uint32_t i = 0; i < count; ++i) {
     results[i] = {};
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    results[i].status = Guard(story, [&] { return ResumeOne(sequences[i], &results[i], story); });
+    results[i].status = Guard(story, [&] {
+      Turn turn(this);
+      return ResumeOne(sequences[i], &results[i], &turn, story);
+    });
   }
 }
 

@@ -12,9 +12,8 @@
 namespace kvcast {
 
 kvc_status Manager::TruncateOne(const kvc_truncate_item& item, kvc_truncate_result* result,
-                                kvc_error* error) {
-  std::unique_lock<WriterFirstMutex> lock(mutex_);
-  Heal(4);
+                                Turn* turn, kvc_error* error) {
+  turn->Enter();
   Sequence* seq = Find(item.sequence);
   if (seq == nullptr) return sequences::Stale(error);
   if (seq->suspended) return sequences::Suspended(error);
@@ -45,13 +44,15 @@ void Manager::Truncate(uint32_t count, const kvc_truncate_item* items, kvc_trunc
   for (uint32_t i = 0; i < count; ++i) {
     results[i] = {};
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    results[i].status = Guard(story, [&] { return TruncateOne(items[i], &results[i], story); });
+    results[i].status = Guard(story, [&] {
+      Turn turn(this);
+      return TruncateOne(items[i], &results[i], &turn, story);
+    });
   }
 }
 
-kvc_status Manager::StopOne(const kvc_stop_item& item, kvc_error* error) {
-  std::unique_lock<WriterFirstMutex> lock(mutex_);
-  Heal(4);
+kvc_status Manager::StopOne(const kvc_stop_item& item, Turn* turn, kvc_error* error) {
+  turn->Enter();
   Sequence* seq = Find(item.sequence);
   if (seq == nullptr) return sequences::Stale(error);
   if (seq->suspended) return sequences::Suspended(error);
@@ -63,7 +64,10 @@ void Manager::Stop(uint32_t count, const kvc_stop_item* items, kvc_status* resul
                    kvc_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
-    results[i] = Guard(story, [&] { return StopOne(items[i], story); });
+    results[i] = Guard(story, [&] {
+      Turn turn(this);
+      return StopOne(items[i], &turn, story);
+    });
   }
 }
 

@@ -23,6 +23,7 @@
 
 #include "kvcast/kvcast.h"
 #include "tests/native/digest_support.h"
+#include "tests/native/stepper.h"
 
 namespace kvcast::testing {
 
@@ -107,6 +108,9 @@ class PromptList {
     return kvc_sequences_create(manager, count(), prompts_.data(), tokens_.data(), tokens_.size(),
                                 scopes_.data(), static_cast<uint32_t>(scopes_.size()),
                                 bytes_.data(), bytes_.size(), results, error);
+  }
+  [[nodiscard]] kvc_create_result CreateFirst(Stepper* step) const {
+    return step->Create(prompts_[0], tokens_, scopes_, bytes_);
   }
   kvc_status Probe(kvc_manager* manager, kvc_probe_result* results, kvc_error* error) const {
     return kvc_probe(manager, count(), prompts_.data(), tokens_.data(), tokens_.size(),
@@ -224,8 +228,12 @@ class Cache {
     PromptList prompts;
     prompts.Add(tokens, scope, must_compute, device_stream, options);
     kvc_create_result result{};
-    const kvc_status status = prompts.Create(manager_, &result, nullptr);
-    if (status != KVC_OK) result.status = status;
+    if (Stepped([&](Stepper* step) { result = prompts.CreateFirst(step); })) {
+      if (noting()) return result;
+    } else {
+      const kvc_status status = prompts.Create(manager_, &result, nullptr);
+      if (status != KVC_OK) result.status = status;
+    }
     if (result.status == KVC_OK) open_.insert(result.sequence);
     return result;
   }
@@ -256,6 +264,9 @@ class Cache {
                        std::vector<kvc_evicted_block>* told = nullptr) {
     const kvc_grow_item item{id, capacity_tokens};
     kvc_grow_result result{};
+    if (Stepped([&](Stepper* step) { result = step->Grow(id, capacity_tokens, told); })) {
+      return result;
+    }
     uint32_t count = 0;
     const kvc_status status = kvc_sequences_grow(
         manager_, 1, &item, &result, told != nullptr ? told->data() : nullptr,
@@ -273,6 +284,10 @@ class Cache {
       item.fence = *fence;
     }
     kvc_commit_result result{};
+    if (Stepped([&](Stepper* step) {
+          result = step->Commit(item, given.tokens.data(), given.digests.data());
+        }))
+      return result;
     const kvc_status status =
         kvc_sequences_commit(manager_, 1, &item, given.tokens.data(), count, given.digests.data(),
                              given.digests.size(), &result, nullptr);
@@ -281,21 +296,31 @@ class Cache {
   }
   kvc_status Release(uint64_t id) {
     kvc_status result = KVC_OK;
-    const kvc_status status = kvc_sequences_release(manager_, 1, &id, &result, nullptr);
+    kvc_status status = KVC_OK;
+    if (!Stepped([&](Stepper* step) { result = step->Close(KVC_OP_RELEASE, id); })) {
+      status = kvc_sequences_release(manager_, 1, &id, &result, nullptr);
+    }
     if (status == KVC_OK && result == KVC_OK) open_.erase(id);
     return status != KVC_OK ? status : result;
   }
   kvc_status Cancel(uint64_t id) {
     kvc_status result = KVC_OK;
-    const kvc_status status = kvc_sequences_cancel(manager_, 1, &id, &result, nullptr);
+    kvc_status status = KVC_OK;
+    if (!Stepped([&](Stepper* step) { result = step->Close(KVC_OP_CANCEL, id); })) {
+      status = kvc_sequences_cancel(manager_, 1, &id, &result, nullptr);
+    }
     if (status == KVC_OK && result == KVC_OK) open_.erase(id);
     return status != KVC_OK ? status : result;
   }
   kvc_hold_result ReleaseHeld(uint64_t id, uint32_t count, bool cancel) {
     const kvc_hold_item item{id, count, cancel ? uint32_t{KVC_HOLD_CANCEL} : 0};
     kvc_hold_result result{};
-    const kvc_status status = kvc_sequences_release_held(manager_, 1, &item, &result, nullptr);
-    if (status != KVC_OK) result.status = status;
+    if (Stepped([&](Stepper* step) { result = step->Hold(item); })) {
+      if (noting()) return result;
+    } else {
+      const kvc_status status = kvc_sequences_release_held(manager_, 1, &item, &result, nullptr);
+      if (status != KVC_OK) result.status = status;
+    }
     if (result.status == KVC_OK) {
       open_.erase(id);
       for (uint32_t i = 0; i < count; ++i) holds_.insert(result.hold);
@@ -304,7 +329,12 @@ class Cache {
   }
   kvc_status ReleaseHold(uint64_t hold) {
     kvc_status result = KVC_OK;
-    const kvc_status status = kvc_holds_release(manager_, 1, &hold, &result, nullptr);
+    kvc_status status = KVC_OK;
+    if (Stepped([&](Stepper* step) { result = step->Close(KVC_OP_RELEASE_HOLD, hold); })) {
+      if (noting()) return result;
+    } else {
+      status = kvc_holds_release(manager_, 1, &hold, &result, nullptr);
+    }
     const auto at = holds_.find(hold);
     if (status == KVC_OK && result == KVC_OK && at != holds_.end()) holds_.erase(at);
     return status != KVC_OK ? status : result;
@@ -312,11 +342,13 @@ class Cache {
   kvc_status Suspend(uint64_t id, bool keep) {
     const kvc_suspend_item item{id, keep ? uint32_t{KVC_SUSPEND_KEEP} : 0, 0};
     kvc_status result = KVC_OK;
+    if (Stepped([&](Stepper* step) { result = step->Suspend(item); })) return result;
     const kvc_status status = kvc_sequences_suspend(manager_, 1, &item, &result, nullptr);
     return status != KVC_OK ? status : result;
   }
   kvc_resume_result Resume(uint64_t id) {
     kvc_resume_result result{};
+    if (Stepped([&](Stepper* step) { result = step->Resume(id); })) return result;
     const kvc_status status = kvc_sequences_resume(manager_, 1, &id, &result, nullptr);
     if (status != KVC_OK) result.status = status;
     return result;
@@ -324,6 +356,7 @@ class Cache {
   kvc_truncate_result Truncate(uint64_t id, uint64_t capacity_tokens) {
     const kvc_truncate_item item{id, capacity_tokens};
     kvc_truncate_result result{};
+    if (Stepped([&](Stepper* step) { result = step->Truncate(item); })) return result;
     const kvc_status status = kvc_sequences_truncate(manager_, 1, &item, &result, nullptr);
     if (status != KVC_OK) result.status = status;
     return result;
@@ -331,11 +364,13 @@ class Cache {
   kvc_status Stop(uint64_t id, uint64_t stop_before) {
     const kvc_stop_item item{id, stop_before};
     kvc_status result = KVC_OK;
+    if (Stepped([&](Stepper* step) { result = step->Stop(item); })) return result;
     const kvc_status status = kvc_sequences_stop(manager_, 1, &item, &result, nullptr);
     return status != KVC_OK ? status : result;
   }
   kvc_pin_result Pin(uint64_t id) {
     kvc_pin_result result{};
+    if (Stepped([&](Stepper* step) { result = step->Pin(id); })) return result;
     const kvc_status status = kvc_pin_sequences(manager_, 1, &id, &result, nullptr);
     if (status != KVC_OK) result.status = status;
     return result;
@@ -351,6 +386,7 @@ class Cache {
   }
   kvc_status Unpin(uint64_t pin) {
     kvc_status result = KVC_OK;
+    if (Stepped([&](Stepper* step) { result = step->Close(KVC_OP_UNPIN, pin); })) return result;
     const kvc_status status = kvc_unpin(manager_, 1, &pin, &result, nullptr);
     return status != KVC_OK ? status : result;
   }
@@ -367,7 +403,10 @@ class Cache {
   // As Release, for a conversation that is over.
   kvc_status End(uint64_t id) {
     kvc_status result = KVC_OK;
-    const kvc_status status = kvc_sequences_end(manager_, 1, &id, &result, nullptr);
+    kvc_status status = KVC_OK;
+    if (!Stepped([&](Stepper* step) { result = step->Close(KVC_OP_END, id); })) {
+      status = kvc_sequences_end(manager_, 1, &id, &result, nullptr);
+    }
     if (status == KVC_OK && result == KVC_OK) open_.erase(id);
     return status != KVC_OK ? status : result;
   }
@@ -375,6 +414,7 @@ class Cache {
                     uint64_t expires_ns) {
     const kvc_retain_item item{id, first, end, expires_ns, priority, 0};
     kvc_status result = KVC_OK;
+    if (Stepped([&](Stepper* step) { result = step->Retain(item); })) return result;
     const kvc_status status = kvc_sequences_retain(manager_, 1, &item, &result, nullptr);
     return status != KVC_OK ? status : result;
   }
@@ -420,12 +460,36 @@ class Cache {
     return blocks;
   }
 
+  // From now on the calls of sequences are noted and answered by the step; nullptr: no more.
+  void Through(Stepper* step) { step_ = step; }
+  [[nodiscard]] Stepper* step() const { return step_; }
+  // Each such call is made as a step of one operation.
+  void ThroughSteps(bool on) { alone_ = on; }
+
  private:
+  [[nodiscard]] bool noting() const { return step_ != nullptr && step_->noting(); }
+  // Whether the call was made by a step.
+  template <typename Call>
+  bool Stepped(Call&& call) {
+    if (step_ != nullptr) {
+      call(step_);
+      return true;
+    }
+    if (!alone_) return false;
+    Stepper step(manager_);
+    call(&step);
+    step.Run();
+    call(&step);
+    return true;
+  }
+
   CacheOptions options_;
   kvc_stream* stream_ = nullptr;
   kvc_manager* manager_ = nullptr;
   std::set<uint64_t> open_;
   std::multiset<uint64_t> holds_;
+  Stepper* step_ = nullptr;
+  bool alone_ = false;
 };
 
 // How a block is named on the wire: 8 bytes of hash or 32 of digest.

@@ -636,6 +636,51 @@ int main(void) {
     CHECK(status == KVC_STALE_HANDLE && stats(m).cancelled_sequences == 1);
   }
 
+  PHASE("operations of a step in one call");
+  {
+    kvc_op ops[4];
+    kvc_op_result results[4];
+    kvc_step_input input;
+    kvc_prompt prompt;
+    kvc_step_output output;
+    kvc_table_cookie cookie;
+    kvc_table_delta deltas[4];
+    kvc_fence waits[8];
+    memset(ops, 0, sizeof ops);
+    memset(&cookie, 0, sizeof cookie);
+    kvc_step_input_init(&input);
+    input.tokens = tokens;
+    input.token_count = kBlock;
+    input.columns = 4;
+    kvc_step_output_init(&output);
+    output.cookies = &cookie;
+    output.cookie_count = 1;
+    output.deltas = deltas;
+    output.delta_capacity = 4;
+    output.waits = waits; /* there have been device streams */
+    output.wait_capacity = 8;
+    ops[0].kind = KVC_OP_CREATE;
+    memset(&prompt, 0, sizeof prompt);
+    prompt.scope = KVC_NO_SCOPE;
+    input.prompts = &prompt;
+    input.prompt_count = 1;
+    ops[1].kind = KVC_OP_GROW;
+    ops[1].args.grow.sequence = KVC_STEP_RESULT | 0;
+    ops[1].args.grow.capacity_tokens = kBlock;
+    ops[2].kind = KVC_OP_TABLE;
+    ops[2].args.table.sequence = KVC_STEP_RESULT | 0;
+    ops[3].kind = KVC_OP_CANCEL;
+    ops[3].args.sequence = KVC_STEP_RESULT | 0;
+    CHECK_OK(kvc_step(m, 4, ops, &input, results, &output, &err));
+    CHECK(results[0].status == KVC_OK && results[1].status == KVC_OK);
+    CHECK(results[1].of.grown.added_pages == 1);
+    CHECK(results[2].of.tabled.entries == 1 && output.delta_count == 1);
+    CHECK(deltas[0].row == 0 && deltas[0].column == 0 && deltas[0].value >= 0);
+    CHECK(results[3].status == KVC_OK && results[3].sequence == results[0].sequence);
+    CHECK_OK(kvc_step(m, 1, &ops[1], NULL, results, NULL, &err));
+    CHECK(results[0].status == KVC_INVALID_ARGUMENT); /* refers to itself */
+  }
+
   PHASE("steps, imports, holds");
   CHECK_OK(kvc_manager_reset(m, &err));
   {

@@ -75,6 +75,7 @@ class Engine {
       t = static_cast<uint32_t>(random_() % 3);
       if (random_() % 8 == 0) t = KVC_DIGEST_TOKEN(random_() % kDigests);
     }
+    if (random_() % 3 == 0) return StepRequest();
     kvc_prompt prompt{};
     prompt.token_count = tokens_.size();
     prompt.scope = random_() % 2 == 0 ? 0 : KVC_NO_SCOPE;
@@ -220,6 +221,89 @@ class Engine {
       return released;
     });
     EXPECT_EQ(released, KVC_OK);
+  }
+  // The same in one step: every operation may fail for want of memory, alone.
+  void StepRequest() {
+    enum { kCreate, kGrow, kCommit, kTable, kSuspend, kResume, kRetain, kPin, kClose, kOps };
+    kvc_op ops[kOps] = {};
+    kvc_op_result results[kOps] = {};
+    kvc_step_input in;
+    kvc_step_input_init(&in);
+    in.tokens = tokens_.data();
+    in.token_count = tokens_.size();
+    in.columns = 64;
+    kvc_table_delta deltas[64];
+    kvc_evicted_block evicted[64];
+    kvc_fence waits[3 * kStreams];
+    kvc_step_output out;
+    kvc_step_output_init(&out);
+    out.cookies = &cookie_;
+    out.cookie_count = 1;
+    out.deltas = deltas;
+    out.delta_capacity = 64;
+    out.evicted = evicted;
+    out.evicted_capacity = 64;
+    out.waits = waits;
+    out.wait_capacity = 3 * kStreams;
+    ops[kCreate].kind = KVC_OP_CREATE;
+    kvc_prompt prompt{};
+    prompt.token_count = tokens_.size();
+    prompt.scope = KVC_NO_SCOPE;
+    prompt.device_stream = streams_[random_() % kStreams];
+    prompt.must_compute = static_cast<uint32_t>(tokens_.size());  // no match
+    prompt.digest_offset = sizeof kName - 1;
+    prompt.digest_count = kDigests;
+    in.bytes = bytes_.data();
+    in.byte_count = bytes_.size();
+    in.prompts = &prompt;
+    in.prompt_count = 1;
+    for (uint32_t i = 1; i < kOps; ++i) ops[i].args.sequence = KVC_STEP_RESULT | kCreate;
+    ops[kGrow].kind = KVC_OP_GROW;
+    ops[kGrow].args.grow.capacity_tokens = tokens_.size();
+    ops[kCommit].kind = KVC_OP_COMMIT;
+    ops[kCommit].args.commit.token_count = tokens_.size();
+    ops[kCommit].args.commit.digest_offset = sizeof kName - 1;
+    ops[kCommit].args.commit.digest_count = kDigests;
+    ops[kTable].kind = KVC_OP_TABLE;
+    ops[kSuspend].kind = KVC_OP_SUSPEND;
+    ops[kSuspend].args.suspend.flags = static_cast<uint32_t>(random_() % 2);
+    ops[kResume].kind = KVC_OP_RESUME;
+    ops[kRetain].kind = KVC_OP_RETAIN;
+    ops[kRetain].args.retain.end_token = KVC_TO_THE_END;
+    ops[kRetain].args.retain.priority = 50;
+    ops[kPin].kind = KVC_OP_PIN;
+    ops[kClose].kind = random_() % 2 == 0 ? uint32_t{KVC_OP_RELEASE} : uint32_t{KVC_OP_CANCEL};
+    m_->Step(kOps, ops, in, results, &out, nullptr);
+    const bool none = results[kCreate].status == KVC_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < kOps; ++i) {
+      if (results[i].status != KVC_OUT_OF_MEMORY) {
+        // Without a sequence the others had nothing to work on.
+        EXPECT_TRUE(!none || results[i].status == KVC_STALE_HANDLE) << i;
+        continue;
+      }
+      ++failures;
+      const bool was_counting = counting;
+      Check();
+      counting = was_counting;
+      if (none) {
+        m_->Step(kOps, ops, in, results, &out, nullptr);
+        break;
+      }
+      // What came after it has been done; a closed sequence stays so.
+      ops[i].args.sequence = results[kCreate].sequence;
+      m_->Step(1, ops + i, in, results + i, &out, nullptr);
+      EXPECT_NE(results[i].status, KVC_OUT_OF_MEMORY) << "there is memory again";
+    }
+    const uint64_t pin = results[kPin].status == KVC_OK ? results[kPin].of.pinned.pin : 0;
+    EXPECT_EQ(results[kClose].status, KVC_OK);
+    EXPECT_NE(results[kClose].sequence, 0u);
+    if (pin == 0) return;
+    kvc_status unpinned = KVC_INTERNAL;
+    Try([&] {
+      m_->Unpin(1, &pin, &unpinned, nullptr);
+      return unpinned;
+    });
+    EXPECT_EQ(unpinned, KVC_OK);
   }
   void Drain() {
     kvc_borrowed_batch batch{};

@@ -191,7 +191,10 @@ class Session {
   }
 
   void Step() {
-    switch (in_.Below(24)) {
+    switch (in_.Below(26)) {
+      case 24:
+      case 25:
+        return Together();
       case 0:
       case 1:
       case 2:
@@ -774,6 +777,118 @@ class Session {
       Sane(r.status);
       if (r.status == KVC_OK) Keep(r.waits, r.wait_count);
     }
+  }
+  // Operations of any kinds, their fields often nonsense, in arrays that are often
+  // too small.
+  void Together() {
+    const Prompts p = MakePrompts();
+    std::vector<kvc_op> ops(in_.Below(9));
+    for (kvc_op& op : ops) {
+      op.kind = in_.OneIn(16) ? static_cast<uint32_t>(in_.Nasty()) : 1 + in_.Below(KVC_OP_TABLE);
+      op.args.sequence = in_.OneIn(2) ? KVC_STEP_RESULT | in_.Below(8) : Sequence();
+      op.args.room[1] = uint64_t{in_.Below(26)} * block_;
+      op.args.room[2] = in_.OneIn(4) ? in_.Nasty() : in_.Below(4);
+      if (op.kind == KVC_OP_CREATE) {
+        op.args.prompt = in_.OneIn(32) ? in_.Nasty() : in_.Below(3);
+      } else if (op.kind == KVC_OP_RELEASE_HOLD || op.kind == KVC_OP_UNPIN) {
+        const std::vector<uint64_t>& known = op.kind == KVC_OP_UNPIN ? pins_ : holds_;
+        op.args.handle =
+            known.empty() || in_.OneIn(4) ? in_.Nasty() : known[in_.U8() % known.size()];
+      } else if (op.kind == KVC_OP_TABLE) {
+        op.args.table.group = in_.OneIn(16) ? 1 : 0;
+        op.args.table.cookie = in_.Below(5);
+      } else if (op.kind == KVC_OP_COMMIT) {
+        op.args.commit.token_offset = in_.Below(2);
+        op.args.commit.token_count = in_.OneIn(16) ? in_.Nasty() : in_.Below(4) * block_;
+        op.args.commit.flags = in_.OneIn(8) ? uint32_t{KVC_COMMIT_FENCE} : 0;
+        op.args.commit.fence = {DeviceStream(), in_.Below(6)};
+      } else if (op.kind == KVC_OP_HOLD || op.kind == KVC_OP_PIN) {
+        op.kind = KVC_OP_RELEASE;  // have calls of their own here, which note them
+      }
+      if (in_.OneIn(32)) op.reserved = in_.U8();
+    }
+    std::vector<kvc_op_result> results(ops.size());
+    std::vector<kvc_table_cookie> cookies(in_.Below(5));
+    std::vector<kvc_table_delta> deltas(in_.Below(12));
+    std::vector<kvc_evicted_block> evicted(in_.Below(8));
+    std::vector<kvc_fence> waits(in_.OneIn(3) ? in_.Below(8) : 600);
+    kvc_step_input input;
+    kvc_step_input_init(&input);
+    input.tokens = p.tokens.data();
+    input.token_count = p.tokens.size();
+    input.scopes = p.scopes.data();
+    input.scope_count = static_cast<uint32_t>(p.scopes.size());
+    input.bytes = p.bytes.data();
+    input.byte_count = p.bytes.size();
+    input.prompts = p.prompts.data();
+    input.prompt_count = static_cast<uint32_t>(p.prompts.size());
+    input.columns = in_.Below(30);
+    kvc_step_output output;
+    kvc_step_output_init(&output);
+    output.cookies = cookies.data();
+    output.cookie_count = static_cast<uint32_t>(cookies.size());
+    output.deltas = deltas.data();
+    output.delta_capacity = static_cast<uint32_t>(deltas.size());
+    output.evicted = evicted.data();
+    output.evicted_capacity = static_cast<uint32_t>(evicted.size());
+    output.waits = waits.data();
+    output.wait_capacity = static_cast<uint32_t>(waits.size());
+    if (in_.OneIn(32)) input.struct_size = static_cast<uint32_t>(in_.Nasty());
+    kvc_error* error = MaybeError();
+    const kvc_status status = Sane(kvc_step(manager_, static_cast<uint32_t>(ops.size()), ops.data(),
+                                            &input, results.data(), &output, error),
+                                   error);
+    if (status != KVC_OK) return;
+    Require(output.delta_count <= deltas.size() && output.evicted_count <= evicted.size() &&
+                output.wait_count <= waits.size(),
+            "more was told than there is room");
+    uint32_t told = 0;
+    for (size_t i = 0; i < ops.size(); ++i) {
+      const kvc_op_result& r = results[i];
+      Sane(r.status);
+      const uint64_t id = r.sequence;
+      const auto at = std::find(open_.begin(), open_.end(), id);
+      switch (ops[i].kind) {
+        case KVC_OP_CREATE:
+          if (r.status == KVC_OK) open_.push_back(id);
+          break;
+        case KVC_OP_GROW:
+          if (r.of.grown.first_evicted == KVC_NOT_TOLD) {
+            Require(r.status != KVC_OK || r.of.grown.evicted_blocks == 0 || evicted.empty(),
+                    "evicted and not told");
+          } else {
+            Require(r.of.grown.first_evicted == told, "told in the wrong place");
+            told += r.of.grown.evicted_blocks;
+          }
+          break;
+        case KVC_OP_RELEASE:
+        case KVC_OP_CANCEL:
+        case KVC_OP_END:
+          Require((r.status == KVC_OK) == (at != open_.end()) || r.status == KVC_INVALID_ARGUMENT,
+                  "closed what was not open");
+          if (r.status == KVC_OK) open_.erase(at);
+          break;
+        case KVC_OP_RELEASE_HOLD:
+        case KVC_OP_UNPIN: {
+          std::vector<uint64_t>& known = ops[i].kind == KVC_OP_UNPIN ? pins_ : holds_;
+          const auto handle = std::find(known.begin(), known.end(), ops[i].args.handle);
+          Require(
+              (r.status == KVC_OK) == (handle != known.end()) || r.status == KVC_INVALID_ARGUMENT,
+              "ended a hold or a pin that was none");
+          if (r.status == KVC_OK) known.erase(handle);
+          break;
+        }
+        default:
+          break;
+      }
+      const bool waits_too = ops[i].kind == KVC_OP_CREATE || ops[i].kind == KVC_OP_COMMIT ||
+                             ops[i].kind == KVC_OP_RESUME;
+      if (r.status == KVC_OK && waits_too) {
+        Require(r.first_wait + r.wait_count <= output.wait_count, "fences beyond those told");
+        for (uint32_t k = 0; k < r.wait_count; ++k) Keep(&waits[r.first_wait + k], 1);
+      }
+    }
+    Require(told == output.evicted_count, "told another number of blocks");
   }
   void Release(bool ended = false) {
     std::vector<uint64_t> ids(in_.Below(3));

@@ -108,7 +108,9 @@ class Model : public ModelDevice {
         total_(options.pages),
         max_sequences_(options.sequences),
         gate_(options.gate),
-        max_digests_(options.digests),
+        // By default as blocks and tails can hold; what suspended sequences remember counts too.
+        max_digests_(options.digests != 0 ? options.digests
+                                          : (options.pages + options.sequences) * options.block),
         suppress_(options.multimodal == KVC_MULTIMODAL_SUPPRESS),
         free_(options.pages) {}
 
@@ -717,7 +719,6 @@ class Model : public ModelDevice {
   }
   // Whether the digests of an item fit beside those in use.
   [[nodiscard]] kvc_status DigestsFit(const std::vector<uint32_t>& tokens) const {
-    if (max_digests_ == 0) return KVC_OK;
     std::set<uint32_t> all = Digests();
     const bool alone = all.empty();
     AddDigests(tokens, 0, &all);

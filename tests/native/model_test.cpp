@@ -80,6 +80,7 @@ enum class Kind : uint32_t {
   kStop,
   kCancel,
   kStep,
+  kTogether,
   kHold,
   kEndHold,
   kStale,
@@ -92,10 +93,11 @@ enum class Kind : uint32_t {
 };
 const char* Name(Kind kind) {
   static const char* const kNames[] = {
-      "create", "probe",    "where",     "grow",   "commit", "request", "scribble",     "release",
-      "end",    "retain",   "pin",       "unpin",  "drop",   "expire",  "release many", "suspend",
-      "resume", "truncate", "stop",      "cancel", "step",   "hold",    "end hold",     "stale",
-      "reset",  "advance",  "turn over", "drain",  "quiet",  "settle"};
+      "create",       "probe",   "where",    "grow",     "commit", "request", "scribble",
+      "release",      "end",     "retain",   "pin",      "unpin",  "drop",    "expire",
+      "release many", "suspend", "resume",   "truncate", "stop",   "cancel",  "step",
+      "together",     "hold",    "end hold", "stale",    "reset",  "advance", "turn over",
+      "drain",        "quiet",   "settle"};
   return kNames[static_cast<uint32_t>(kind)];
 }
 
@@ -150,7 +152,9 @@ Operation RandomOperation(Draw& draw) {
       Kind::kStale,    Kind::kReset,    Kind::kSuspend,  Kind::kSuspend,     Kind::kGrow,
       Kind::kSuspend,  Kind::kResume,   Kind::kRetain,   Kind::kRetain,      Kind::kExpire,
       Kind::kSuspend,  Kind::kTruncate, Kind::kStop,     Kind::kCancel,      Kind::kStep,
-      Kind::kStep,     Kind::kStep,     Kind::kHold,     Kind::kEndHold,     Kind::kEndHold,
+      Kind::kRetain,   Kind::kRetain,   Kind::kExpire,   Kind::kExpire,      Kind::kStep,
+      Kind::kStep,     Kind::kTogether, Kind::kCreate,   Kind::kGrow,        Kind::kCommit,
+      Kind::kCommit,   Kind::kTogether, Kind::kHold,     Kind::kEndHold,     Kind::kEndHold,
       Kind::kAdvance,  Kind::kAdvance,  Kind::kTurnOver, Kind::kDrain,       Kind::kDrain,
       Kind::kQuiet,    Kind::kSettle};
   const Kind kind = draw.From(kKinds);
@@ -193,6 +197,8 @@ class Lockstep {
 
   void Step(const Operation& operation) {
     Draw draw(operation.seed);
+    // A share of all calls are steps of one operation: nothing else may differ.
+    cache_.ThroughSteps(operation.seed % 4 == 0);
     switch (operation.kind) {
       case Kind::kCreate:
         Create(draw);
@@ -261,6 +267,9 @@ class Lockstep {
         break;
       case Kind::kStep:
         TakeStep(draw);
+        break;
+      case Kind::kTogether:
+        Together(draw);
         break;
       case Kind::kHold:
         if (draw.OneIn(2)) Hold(draw);
@@ -577,6 +586,12 @@ class Lockstep {
     const size_t room = capacity % 3 == 0 ? model_.total() : capacity % 5;
     std::vector<kvc_evicted_block> told(room);
     const kvc_grow_result r = cache_.Grow(s.id, capacity, &told);
+    JudgeGrown(s, capacity, r, told, room);
+    CheckSequence(s);
+    return r.status == KVC_OK;
+  }
+  void JudgeGrown(ModelSequence& s, uint64_t capacity, const kvc_grow_result& r,
+                  const std::vector<kvc_evicted_block>& told, size_t room) {
     const Model::Grown want = model_.Grow(s, capacity);
     Same("grow", r.status, want.status);
     Equal("added pages", r.added_pages, want.added);
@@ -586,8 +601,6 @@ class Lockstep {
       Fail("leaving pages: " + std::to_string(r.leaving_pages) + ", the model says " +
            std::to_string(want.leaving_min) + " to " + std::to_string(want.leaving_max));
     }
-    CheckSequence(s);
-    return r.status == KVC_OK;
   }
   void Commit(Draw& draw) {
     ModelSequence* s = Pick(draw);
@@ -601,10 +614,9 @@ class Lockstep {
     const ModelFence fence{stream, import ? draw.Below(model_.Begun(stream) + 1) : 0};
     CommitTokens(*s, RandomTokens(draw, count), import ? &fence : nullptr);
   }
-  void CommitTokens(ModelSequence& s, const std::vector<uint32_t>& tokens,
-                    const ModelFence* fence = nullptr) {
-    // The fake engine computes the blocks that become full: their pages get a
-    // mark that follows from the key.
+  // The fake engine computes the blocks that become full: their pages get a mark
+  // that follows from the key.
+  void Compute(const ModelSequence& s, const std::vector<uint32_t>& tokens) {
     if (!s.suspended && s.tokens.size() + tokens.size() <= s.pages.size() * model_.block()) {
       std::vector<uint32_t> all = s.tokens;
       all.insert(all.end(), tokens.begin(), tokens.end());
@@ -614,6 +626,10 @@ class Lockstep {
         if (i >= s.tokens.size() / model_.block()) HostFill(s, i, Mark(key));
       }
     }
+  }
+  void CommitTokens(ModelSequence& s, const std::vector<uint32_t>& tokens,
+                    const ModelFence* fence = nullptr) {
+    Compute(s, tokens);
     const kvc_fence raw =
         fence != nullptr ? kvc_fence{fence->stream, fence->position} : kvc_fence{};
     const kvc_commit_result r =
@@ -644,6 +660,207 @@ class Lockstep {
       CommitTokens(*s, {tokens.begin() + static_cast<ptrdiff_t>(s->matched), tokens.end()});
     }
     if (draw.OneIn(2)) Release(s);
+  }
+  // Several operations in one step. They are drawn before the first of them is
+  // made, so that some come to nothing; what they return is judged one by one,
+  // the sequences when all is done.
+  void Together(Draw& draw) {
+    struct Drawn {
+      uint32_t what;
+      ModelSequence* s;  // nullptr: the one that the step opens
+      uint64_t id;
+      uint64_t number;
+      std::vector<uint32_t> tokens;
+    };
+    enum : uint32_t {
+      kGrow,
+      kTruncate,
+      kCommit,
+      kSuspend,
+      kResume,
+      kRelease,
+      kCancel,
+      kEnd,
+      kStop
+    };
+    ModelPrompt prompt;
+    prompt.tokens = RandomPrompt(draw, &prompt.scope);
+    prompt.stream = draw.From(model_.OpenStreams());
+    const bool opens = draw.OneIn(2);
+    std::vector<Drawn> drawn;
+    std::set<ModelSequence*> committed;
+    for (uint64_t n = 1 + draw.Below(6); n > 0; --n) {
+      Drawn d{};
+      d.s = opens && draw.OneIn(3) ? nullptr : Pick(draw);
+      if (d.s == nullptr && !opens) break;
+      d.what = draw.From<uint32_t>({kGrow, kGrow, kGrow, kTruncate, kCommit, kCommit, kCommit,
+                                    kCommit, kSuspend, kSuspend, kResume});
+      // What ends a sequence is rarer: the other operations need some that are open.
+      if (draw.OneIn(12)) d.what = draw.From<uint32_t>({kRelease, kCancel, kEnd, kStop});
+      const uint64_t have = d.s == nullptr ? 0 : d.s->tokens.size();
+      if (d.what == kGrow || d.what == kTruncate) {
+        d.number = have + draw.From<uint64_t>({0, 1, 1, 2, 4, 12}) * model_.block();
+      } else if (d.what == kStop) {
+        d.number = have + draw.Below(2 * model_.block() + 1);
+      } else if (d.what == kCommit) {
+        // The fake engine's kernels are queued before the step: into pages that are
+        // known, once for each sequence.
+        if (d.s == nullptr || d.s->suspended || !committed.insert(d.s).second) continue;
+        const uint64_t room = d.s->pages.size() * model_.block() - have;
+        d.tokens =
+            RandomTokens(draw, draw.From<uint64_t>({std::min<uint64_t>(1, room), room / 2, room}));
+        Compute(*d.s, d.tokens);
+      } else if (d.what == kResume && d.s != nullptr && committed.count(d.s) != 0) {
+        continue;
+      }
+      d.id = d.s == nullptr ? 0 : d.s->id;
+      drawn.push_back(std::move(d));
+    }
+
+    Stepper step(cache_.manager());
+    cache_.Through(&step);
+    struct Results {
+      std::vector<kvc_evicted_block> told;
+      kvc_grow_result grown;
+      kvc_truncate_result truncated;
+      kvc_commit_result committed;
+      kvc_resume_result resumed;
+      kvc_status status;
+    };
+    kvc_create_result opened{};
+    std::vector<Results> results;
+    const auto make = [&] {
+      if (opens) opened = cache_.Create(prompt.tokens, prompt.scope->spec, 0, prompt.stream);
+      results.clear();
+      for (const Drawn& d : drawn) {
+        const uint64_t id = d.s == nullptr ? opened.sequence : d.id;
+        Results r{};
+        r.told.resize(model_.total());
+        switch (d.what) {
+          case kGrow:
+            r.grown = cache_.Grow(id, d.number, &r.told);
+            break;
+          case kTruncate:
+            r.truncated = cache_.Truncate(id, d.number);
+            break;
+          case kCommit:
+            r.committed = cache_.Commit(id, d.tokens.data(), d.tokens.size());
+            break;
+          case kSuspend:
+            r.status = cache_.Suspend(id, true);
+            break;
+          case kResume:
+            r.resumed = cache_.Resume(id);
+            break;
+          case kStop:
+            r.status = cache_.Stop(id, d.number);
+            break;
+          default:
+            r.status = d.what == kRelease  ? cache_.Release(id)
+                       : d.what == kCancel ? cache_.Cancel(id)
+                                           : cache_.End(id);
+        }
+        results.push_back(std::move(r));
+      }
+    };
+    make();
+    step.Run();
+    make();
+    cache_.Through(nullptr);
+
+    // The waits follow the step, here and in the model.
+    struct Wait {
+      uint64_t stream;
+      std::vector<kvc_fence> fences;
+      std::vector<ModelFence> want;
+    };
+    std::vector<Wait> waits;
+    const auto judge_waits = [&](const char* what, const ModelSequence& s, const kvc_fence* fences,
+                                 uint32_t count, std::vector<ModelFence> want) {
+      CheckWaits(what, fences, count, want);
+      waits.push_back({s.stream, {fences, fences + count}, std::move(want)});
+    };
+    ModelSequence* fresh = nullptr;
+    if (opens) {
+      std::vector<ModelFence> want;
+      uint64_t matched = 0;
+      kvc_status status = KVC_OK;
+      fresh = model_.Create(prompt, &matched, &want, &status);
+      Same("create together", opened.status, status);
+      if (fresh != nullptr) {
+        fresh->id = opened.sequence;
+        Equal("matched tokens", opened.matched_tokens, matched);
+        judge_waits("create together", *fresh, opened.waits, opened.wait_count, std::move(want));
+      }
+    }
+    std::set<ModelSequence*> closed;
+    for (size_t i = 0; i < drawn.size(); ++i) {
+      const Drawn& d = drawn[i];
+      const Results& r = results[i];
+      ModelSequence* s = d.s == nullptr ? fresh : d.s;
+      if (s == nullptr || closed.count(s) != 0) {
+        const kvc_status got = d.what == kGrow       ? r.grown.status
+                               : d.what == kTruncate ? r.truncated.status
+                               : d.what == kCommit   ? r.committed.status
+                               : d.what == kResume   ? r.resumed.status
+                                                     : r.status;
+        Same("together with nobody", got, KVC_STALE_HANDLE);
+        continue;
+      }
+      switch (d.what) {
+        case kGrow:
+          JudgeGrown(*s, d.number, r.grown, r.told, model_.total());
+          break;
+        case kTruncate: {
+          uint32_t freed = 0;
+          Same("truncate together", r.truncated.status, model_.Truncate(*s, d.number, &freed));
+          Equal("freed pages", r.truncated.freed_pages, freed);
+          break;
+        }
+        case kCommit: {
+          Model::Committed want = model_.Commit(*s, d.tokens, nullptr);
+          Same("commit together", r.committed.status, want.status);
+          if (want.status != KVC_OK) break;
+          Equal("stored blocks", r.committed.stored_blocks, want.stored);
+          Equal("deduplicated blocks", r.committed.deduplicated_blocks, want.deduplicated);
+          Equal("first changed block", r.committed.first_changed_block, want.first_changed);
+          Equal("committed tokens", r.committed.committed_tokens, s->tokens.size());
+          judge_waits("commit together", *s, r.committed.waits, r.committed.wait_count,
+                      std::move(want.waits));
+          break;
+        }
+        case kSuspend:
+          Same("suspend together", r.status, model_.Suspend(*s, true));
+          break;
+        case kResume: {
+          Model::Resumed want = model_.Resume(*s);
+          Same("resume together", r.resumed.status, want.status);
+          if (want.status != KVC_OK) break;
+          Equal("surviving tokens", r.resumed.committed_tokens, s->tokens.size());
+          Equal("lost tokens", r.resumed.lost_tokens, want.lost);
+          judge_waits("resume together", *s, r.resumed.waits, r.resumed.wait_count,
+                      std::move(want.waits));
+          break;
+        }
+        case kStop:
+          Same("stop together", r.status, model_.Stop(*s, d.number));
+          break;
+        default:
+          Same("close together", r.status, KVC_OK);
+          stale_.push_back(s->id);
+          closed.insert(s);
+          model_.Release(s, d.what == kCancel, d.what == kEnd);
+      }
+    }
+    for (const Wait& w : waits) {
+      if (w.stream == 0 || model_.IsSteps(w.stream)) continue;
+      Same("stream wait",
+           kvc_device_stream_wait(cache_.manager(), w.stream,
+                                  static_cast<uint32_t>(w.fences.size()), w.fences.data(), nullptr),
+           KVC_OK);
+      model_.StreamWait(w.stream, w.want);
+    }
+    for (const auto& s : model_.sequences()) CheckSequence(*s);
   }
   static uint64_t Mark(const ModelKey& key) { return kvcast::LoadBigEndian64(key.data() + 8); }
   void HostFill(const ModelSequence& s, size_t block, uint64_t value) {

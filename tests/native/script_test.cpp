@@ -19,6 +19,7 @@
 
 #include "kvcast/kvcast.h"
 #include "tests/native/abi_support.h"
+#include "tests/native/stepper.h"
 #include "tests/native/table_script.h"
 
 namespace {
@@ -28,6 +29,7 @@ using kvcast::testing::CacheOptions;
 using kvcast::testing::kTableColumns;
 using kvcast::testing::PromptOptions;
 using kvcast::testing::ScopeSpec;
+using kvcast::testing::Stepper;
 using kvcast::testing::TableScript;
 using kvcast::testing::WireKey;
 using kvcast::testing::WireMirror;
@@ -125,6 +127,7 @@ class Operation {
 class Script {
  public:
   std::string Run(const std::string& line) {
+    if (line.rfind("together", 0) == 0) return Together(line);
     Operation op(line);
     std::string out = Dispatch(op);
     op.Done();
@@ -137,6 +140,37 @@ class Script {
     uint64_t device_stream = 0;
     std::vector<kvc_fence> waits;
   };
+
+  // Several operations in one kvc_step: made twice, see Stepper.
+  std::string Together(const std::string& line) {
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos) Bad("together [options]: OPERATION; OPERATION...");
+    Operation options(line.substr(0, colon));
+    Stepper::Room room;
+    room.evicted = static_cast<uint32_t>(options.Count("room", room.evicted));
+    options.Done();
+    std::vector<std::string> lines;
+    std::istringstream rest(line.substr(colon + 1));
+    for (std::string each; std::getline(rest, each, ';');) lines.push_back(each);
+    Stepper step(cache_->manager(), room);
+    const auto run = [&] {
+      std::string text;
+      cache_->Through(&step);
+      for (const std::string& each : lines) text += Run(each);
+      cache_->Through(nullptr);
+      return text;
+    };
+    const auto sequences = sequences_;
+    const auto holds = holds_;
+    const auto pins = pins_;
+    run();
+    step.Run();
+    // Names of sequences stay known: those that fail to be opened too.
+    for (const auto& [name, sequence] : sequences) sequences_[name] = sequence;
+    holds_ = holds;
+    pins_ = pins;
+    return run();
+  }
 
   static std::string Status(kvc_status status) { return kvc_status_name(status); }
   static std::string Line(const std::string& text) { return text + "\n"; }
@@ -329,7 +363,12 @@ class Script {
     const uint64_t tokens = Number(op.Next());
     std::vector<kvc_evicted_block> told(op.Count("room", 0));
     const kvc_grow_result r = cache_->Grow(id, tokens, &told);
+    if (cache_->step() != nullptr && cache_->step()->noting()) return "";
     if (r.status == KVC_NOT_NOW) {
+      // In a step that has no room to tell what would be evicted.
+      if (r.evicted_blocks != 0) {
+        return Line("not now, to evict " + std::to_string(r.evicted_blocks));
+      }
       return Line("not now, leaving " + std::to_string(r.leaving_pages));
     }
     if (r.status != KVC_OK) return Line(Status(r.status));
@@ -539,7 +578,7 @@ class Script {
     const std::string name = op.Next();
     const uint64_t id = name == "-" ? 0 : Sequence(name).id;
     const auto room = static_cast<uint32_t>(op.Count("room", kTableColumns));
-    return Line(tables_.Delta(cache_->manager(), Format(op), row, id, room));
+    return Line(tables_.Delta(cache_->manager(), Format(op), row, id, room, cache_->step()));
   }
 
   std::string NewStream(Operation& op) {

@@ -1372,6 +1372,165 @@ KVC_API kvc_status kvc_host_table_read(kvc_manager* manager, uint64_t table, uin
                                        uint32_t column, uint32_t count, int32_t* out,
                                        kvc_error* error) KVC_NOEXCEPT;
 
+/* ------------------------------------------------------------------- steps */
+
+/* What a scheduler does in one step, in one call: operations of any kinds for any
+ * sequences, executed in order. Each does what its own call does with one item,
+ * with the same arguments and errors; one that fails changes nothing and does not
+ * stop the others. The manager's lock is held throughout: other threads see all of
+ * a step or nothing of it, and wait for it. Nothing is allocated in the steady state. */
+
+typedef uint32_t kvc_op_kind;
+enum {
+  KVC_OP_CREATE = 1,        /* prompt */
+  KVC_OP_GROW = 2,          /* grow */
+  KVC_OP_COMMIT = 3,        /* commit */
+  KVC_OP_TRUNCATE = 4,      /* truncate */
+  KVC_OP_STOP = 5,          /* stop */
+  KVC_OP_SUSPEND = 6,       /* suspend */
+  KVC_OP_RESUME = 7,        /* sequence */
+  KVC_OP_RELEASE = 8,       /* sequence */
+  KVC_OP_CANCEL = 9,        /* sequence */
+  KVC_OP_END = 10,          /* sequence */
+  KVC_OP_HOLD = 11,         /* hold */
+  KVC_OP_RELEASE_HOLD = 12, /* handle */
+  KVC_OP_RETAIN = 13,       /* retain */
+  KVC_OP_PIN = 14,          /* sequence */
+  KVC_OP_UNPIN = 15,        /* handle */
+  KVC_OP_TABLE = 16         /* table */
+};
+
+/* KVC_STEP_RESULT | i in place of a sequence's id: the one that the operation i, an
+ * earlier KVC_OP_CREATE of the same step, has opened. INVALID_ARGUMENT if there is
+ * no such operation, STALE_HANDLE if it failed. No id has this form. */
+#define KVC_STEP_RESULT (UINT64_C(1) << 31)
+
+/* An item of kvc_tables_delta; the row is that of cookies[cookie]. */
+typedef struct kvc_op_table {
+  uint64_t sequence; /* 0 = none: empties the row */
+  uint32_t group;    /* 0 */
+  uint32_t row;
+  uint32_t cookie;
+  uint32_t reserved;
+} kvc_op_table;
+
+typedef struct kvc_op {
+  kvc_op_kind kind;
+  uint32_t reserved; /* 0 */
+  union {
+    uint64_t prompt; /* index into input.prompts[] */
+    kvc_grow_item grow;
+    kvc_commit_item commit;
+    kvc_truncate_item truncate;
+    kvc_stop_item stop;
+    kvc_suspend_item suspend;
+    kvc_hold_item hold;
+    kvc_retain_item retain;
+    kvc_op_table table;
+    uint64_t sequence;
+    uint64_t handle; /* of a hold or a pin */
+    uint64_t room[7];
+  } args; /* the member that stands beside the kind */
+} kvc_op;
+
+typedef struct kvc_op_grown {
+  uint32_t added_pages;
+  uint32_t evicted_blocks; /* NOT_NOW: as many entries evicted[] would have needed, or 0 */
+  uint32_t leaving_pages;
+  uint32_t first_evicted; /* as in kvc_grow_result */
+} kvc_op_grown;
+
+typedef struct kvc_op_committed {
+  uint32_t stored_blocks;
+  uint32_t deduplicated_blocks;
+  uint32_t first_changed_block; /* or UINT32_MAX */
+  uint32_t reserved;
+  uint64_t committed_tokens;
+} kvc_op_committed;
+
+typedef struct kvc_op_resumed {
+  uint64_t committed_tokens;
+  uint64_t lost_tokens;
+} kvc_op_resumed;
+
+typedef struct kvc_op_pinned {
+  uint64_t pin;
+  uint32_t pinned_blocks;
+  uint32_t reserved;
+} kvc_op_pinned;
+
+typedef struct kvc_op_tabled {
+  uint32_t entries;     /* triples; NOT_NOW: as many as deltas[] would have needed */
+  uint32_t first_delta; /* where they begin in deltas[] */
+  uint64_t kv_tokens;
+} kvc_op_tabled;
+
+typedef struct kvc_op_result {
+  kvc_status status;
+  uint32_t first_wait; /* where the fences begin in waits[] */
+  uint32_t wait_count; /* create, resume, commit; NOT_NOW: as many as the operation might have
+                          had to tell, if waits[] has no room for them, else 0 */
+  uint32_t reserved;
+  uint64_t sequence; /* create: the new one; of the others that take one: which it was */
+  union {
+    uint64_t matched_tokens;    /* create */
+    kvc_op_grown grown;         /* grow */
+    kvc_op_committed committed; /* commit */
+    kvc_op_resumed resumed;     /* resume */
+    uint64_t freed_pages;       /* truncate */
+    uint64_t hold;              /* hold */
+    kvc_op_pinned pinned;       /* pin */
+    kvc_op_tabled tabled;       /* table */
+    uint64_t room[4];           /* all zero where nothing else is named */
+  } of;
+} kvc_op_result;
+
+/* What the operations point into. */
+typedef struct kvc_step_input {
+  uint32_t struct_size;
+  uint32_t scope_count;
+  const uint32_t* tokens;
+  uint64_t token_count;
+  const kvc_scope* scopes;
+  const uint8_t* bytes;
+  uint64_t byte_count;
+  const kvc_table_format* format; /* of the tables; NULL = the defaults */
+  uint32_t columns;               /* of the tables */
+  uint32_t prompt_count;
+  const kvc_prompt* prompts;
+} kvc_step_input;
+
+/* What the operations write into: arrays of the caller, with the room they have and
+ * how much of it was used. An operation whose output might not fit is NOT_NOW and
+ * changes nothing, and its result says what it needs: so nothing is ever lost. */
+typedef struct kvc_step_output {
+  uint32_t struct_size;
+  uint32_t cookie_count;
+  kvc_table_cookie* cookies; /* read and written; as in kvc_tables_delta */
+  kvc_table_delta* deltas;
+  uint32_t delta_capacity;
+  uint32_t delta_count;
+  kvc_evicted_block* evicted; /* as in kvc_sequences_grow; capacity 0: not wanted */
+  uint32_t evicted_capacity;
+  uint32_t evicted_count;
+  kvc_fence* waits; /* all fences, not only the first few; a create, resume or commit needs
+                       room for one of each device stream there has been but its own */
+  uint32_t wait_capacity;
+  uint32_t wait_count;
+} kvc_step_output;
+
+KVC_API void kvc_step_input_init(kvc_step_input* input) KVC_NOEXCEPT;
+KVC_API void kvc_step_output_init(kvc_step_output* output) KVC_NOEXCEPT;
+
+/* Executes ops[0..count) in order; results[i] is what became of ops[i]. input or
+ * output NULL: all its arrays are empty. Per item, besides what the kind's own call
+ * says: INVALID_ARGUMENT (an unknown kind, `reserved`, a reference, an index beyond
+ * its array), NOT_NOW (no room for what it would tell). A step that opens long
+ * prompts holds the lock as long as matching them takes. */
+KVC_API kvc_status kvc_step(kvc_manager* manager, uint32_t count, const kvc_op* ops,
+                            const kvc_step_input* input, kvc_op_result* results,
+                            kvc_step_output* output, kvc_error* error) KVC_NOEXCEPT;
+
 #if defined(__cplusplus)
 }
 #endif
