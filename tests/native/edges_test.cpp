@@ -75,7 +75,7 @@ class EdgesTest : public ::testing::Test {
     return result;
   }
   void Commit(uint64_t id, const std::vector<uint32_t>& tokens) {
-    const kvc_commit_item item{id, 0, tokens.size(), 0, 0, {}};
+    const kvc_commit_item item{id, 0, tokens.size(), 0, 0, {}, 0};
     kvc_commit_result result{};
     ASSERT_EQ(kvc_sequences_commit(m_, 1, &item, tokens.data(), tokens.size(), nullptr, 0, &result,
                                    nullptr),
