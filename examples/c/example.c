@@ -29,7 +29,8 @@ static void run(kvc_manager* pool, kvc_stream* stream) {
   check(kvc_sequences_grow(pool, 1, &room, &grown, NULL, 0, NULL, &err), &grown.status);
   kvc_commit_item computed = {.sequence = seq.sequence, .token_count = 12};
   kvc_commit_result stored;
-  check(kvc_sequences_commit(pool, 1, &computed, tokens, 12, NULL, 0, &stored, &err), &stored.status);
+  check(kvc_sequences_commit(pool, 1, &computed, tokens, 12, NULL, 0, &stored, &err),
+        &stored.status);
   kvc_status released;
   check(kvc_sequences_release(pool, 1, &seq.sequence, &released, &err), &released);
 

@@ -1355,8 +1355,8 @@ KVC_API kvc_status kvc_device_table_destroy(kvc_manager* manager, uint64_t table
                                             kvc_error* error) KVC_NOEXCEPT;
 /* Queues the triples, or whole rows from first_row on (row_stride int32s apart), on a
  * device stream that is not one of steps (0 = the host: at once), in order with its
- * kernels. The arrays may be reused when the call returns. All or nothing: INVALID_ARGUMENT (an entry outside the
- * table), STALE_HANDLE, NOT_NOW (staging is full; retry after fences have been
+ * kernels. The arrays may be reused when the call returns. All or nothing: INVALID_ARGUMENT (an
+ * entry outside the table), STALE_HANDLE, NOT_NOW (staging is full; retry after fences have been
  * reached), and more than staging can ever hold is NEVER_FITS. */
 KVC_API kvc_status kvc_device_table_update(kvc_manager* manager, uint64_t table,
                                            uint64_t device_stream, uint32_t count,

@@ -57,8 +57,8 @@ void Run() {
   Check(grown.status);
   const kvc_commit_item computed{made.sequence, 0, tokens.size(), 0, 0, {}, 0};
   kvc_commit_result stored;
-  Check(kvc_sequences_commit(manager.get(), 1, &computed, tokens.data(), tokens.size(), nullptr, 0, &stored,
-                             &error));
+  Check(kvc_sequences_commit(manager.get(), 1, &computed, tokens.data(), tokens.size(), nullptr, 0,
+                             &stored, &error));
   Check(stored.status);
   kvc_status released = KVC_INTERNAL;
   Check(kvc_sequences_release(manager.get(), 1, &made.sequence, &released, &error));
