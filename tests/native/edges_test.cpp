@@ -5,9 +5,11 @@
 // walk of the model comes to.
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <ctime>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -326,29 +328,40 @@ TEST_F(EdgesTest, PiecesAreBoundedAndForgottenOnceTheyArePassed) {
 // them. As each of these leaves, the one before it joins the list that is being looked at:
 // that must not cost more, the more have joined it.
 TEST_F(EdgesTest, ManyShortPathsOfALowPriorityAreEvictedInLinearTime) {
-  constexpr uint32_t kPaths = 100000;
   constexpr uint32_t kDepth = 2;
-  Open(kPaths * kDepth, 4);
-  for (uint32_t path = 0; path < kPaths; ++path) {
-    const std::vector<uint32_t> tokens = Tokens(kDepth * kBlock, 1 + path * kDepth * kBlock);
-    const uint64_t id = Create(tokens).sequence;
-    ASSERT_EQ(Grow(id, tokens.size()).status, KVC_OK);
-    ASSERT_EQ(Retain(id, 0, KVC_TO_THE_END, 10), KVC_OK);
-    for (uint32_t block = 0; block < kDepth; ++block) {
-      const auto at = static_cast<ptrdiff_t>(block * kBlock);
-      Commit(id, {tokens.begin() + at, tokens.begin() + at + kBlock});
+  // The shortest of three evictions of that many paths, in processor time per path: others may be
+  // busy beside this.
+  const auto cost = [this](uint32_t paths) {
+    std::clock_t least = std::numeric_limits<std::clock_t>::max();
+    for (int round = 0; round < 3; ++round) {
+      Open(paths * kDepth, 4);
+      for (uint32_t path = 0; path < paths; ++path) {
+        const std::vector<uint32_t> tokens = Tokens(kDepth * kBlock, 1 + path * kDepth * kBlock);
+        const uint64_t id = Create(tokens).sequence;
+        EXPECT_EQ(Grow(id, tokens.size()).status, KVC_OK);
+        EXPECT_EQ(Retain(id, 0, KVC_TO_THE_END, 10), KVC_OK);
+        for (uint32_t block = 0; block < kDepth; ++block) {
+          const auto at = static_cast<ptrdiff_t>(block * kBlock);
+          Commit(id, {tokens.begin() + at, tokens.begin() + at + kBlock});
+        }
+        Release(id);
+      }
+      const uint64_t all = Create({1u << 30}).sequence;
+      const std::clock_t begin = std::clock();
+      EXPECT_EQ(Grow(all, uint64_t{paths} * kDepth * kBlock).status, KVC_OK);
+      least = std::min(least, std::clock() - begin);
+      Release(all);
+      EXPECT_EQ(kvc_manager_destroy(m_, nullptr), KVC_OK);
+      m_ = nullptr;
+      open_.clear();
     }
-    Release(id);
-  }
-  const uint64_t all = Create({1u << 30}).sequence;
-  const auto begin = std::chrono::steady_clock::now();
-  ASSERT_EQ(Grow(all, uint64_t{kPaths} * kDepth * kBlock).status, KVC_OK);
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(
-                      std::chrono::steady_clock::now() - begin)
-                      .count();
-  std::printf("evicting %u blocks took %lld ms\n", kPaths * kDepth, static_cast<long long>(ms));
-  // About 30 ms where moving up cost several seconds.
-  EXPECT_LT(ms, 2000);
+    return 1e9 * static_cast<double>(least) / CLOCKS_PER_SEC / paths;
+  };
+  const double few = cost(1000);
+  const double many = cost(16000);
+  std::printf("%.0f ns per path of 1,000, %.0f of 16,000\n", few, many);
+  // Sixteen where each path costs a look at all others, two or three where caches do not suffice.
+  EXPECT_LT(many, 8 * few);
 }
 
 }  // namespace
