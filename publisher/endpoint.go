@@ -34,6 +34,8 @@ type endpoint struct {
 	// with brackets.
 	host string
 	port int
+	// first is the port of rank 0.
+	first int
 	// name is the path or name of ipc and inproc, rank suffix included.
 	name string
 	// base is name without the suffix.
@@ -108,7 +110,7 @@ func parseTCP(key, text, rest string, rank, ranks int) (endpoint, *Error) {
 	if err != nil {
 		return bad("the port is above 65535")
 	}
-	e := endpoint{scheme: schemeTCP, host: host, port: int(port)}
+	e := endpoint{scheme: schemeTCP, host: host, port: int(port), first: int(port)}
 	if e.port == 0 {
 		return e, nil
 	}
@@ -128,9 +130,9 @@ func conflict(a, b endpoint, ranks, perHost int) string {
 	case a.scheme != b.scheme:
 		return ""
 	case a.scheme == schemeTCP:
-		// Both ports have the same offset.
-		if distance := max(a.port, b.port) - min(a.port, b.port); a.port != 0 && b.port != 0 && distance < perHost {
-			return fmt.Sprintf("%d ports from endpoint, want at least ranks_per_host (%d)", distance, perHost)
+		if distance := max(a.first, b.first) - min(a.first, b.first); a.port != 0 && b.port != 0 && distance < perHost {
+			return fmt.Sprintf("%s overlap %s of endpoint; want the first ones at least ranks_per_host (%d) apart",
+				b.portRange(perHost), a.portRange(perHost), perHost)
 		}
 		return ""
 	}
@@ -151,6 +153,29 @@ func conflict(a, b endpoint, ranks, perHost int) string {
 	}
 	if r := suffixRank(second, first); r > 0 && r < ranks {
 		return fmt.Sprintf("for rank %d the same as endpoint", r)
+	}
+	return ""
+}
+
+// portRange names the ports of the first ranks that share a machine.
+func (e endpoint) portRange(perHost int) string {
+	return fmt.Sprintf("the ports %d to %d", e.first, e.first+perHost-1)
+}
+
+// unreachable returns why nobody can connect to what one can bind, or "".
+func (e endpoint) unreachable() string {
+	switch {
+	case e.scheme == schemeIPC && e.name == "*":
+		return "with bind false it needs a path"
+	case e.scheme != schemeTCP:
+		return ""
+	case e.port == 0:
+		return "with bind false it needs a port"
+	case e.host == "*":
+		return "with bind false it needs an address: * is all interfaces"
+	}
+	if addr, err := netip.ParseAddr(strings.Trim(e.host, "[]")); err == nil && addr.IsUnspecified() {
+		return "with bind false it needs an address: " + e.host + " is all interfaces"
 	}
 	return ""
 }

@@ -35,6 +35,9 @@ var (
 	// ErrBind: the endpoint cannot be bound for another reason, such as a host
 	// name that has no address or an address that this machine does not have.
 	ErrBind = errors.New("cannot bind")
+	// ErrConnect: ZeroMQ cannot connect to the endpoint. That nobody has bound it
+	// yet is no error.
+	ErrConnect = errors.New("cannot connect")
 	// ErrTransport: ZeroMQ refused to create or configure a socket.
 	ErrTransport = errors.New("transport failure")
 	// ErrDropped: batches that a Flush waited for could not be encoded or sent.
@@ -45,7 +48,7 @@ var (
 
 // Error says which operation failed and why.
 type Error struct {
-	// Op is the failed operation: "new", "attach", "start", "publish", "flush".
+	// Op is the failed operation: "config", "new", "attach", "start", "publish", "flush".
 	Op string
 	// Key and Value name the configuration value at fault, in the words of the
 	// wire contract ("endpoint"); Key is empty when none is.

@@ -21,6 +21,16 @@ type validator struct {
 	// sizes holds the block size of each group, which is the same for the whole
 	// life of a publisher.
 	sizes map[group]uint32
+
+	// How an event is shaped: see shape.
+	multimodal             *multimodal
+	loraIDOnly, omitTokens bool
+	maxBlocks              int
+	// The pools hold what begin has made free to be used again.
+	reuse                   bool
+	poolStored              []*event.BlockStored
+	poolRemoved             []*event.BlockRemoved
+	usedStored, usedRemoved int
 }
 
 // group is a group_idx, or its absence.
@@ -31,12 +41,17 @@ type group struct {
 
 // newValidator returns a validator for what encoders of this configuration can
 // write; an event that they refused would take its whole batch with it.
-func newValidator(config wire.Config) (*validator, error) {
-	checker, err := wire.NewChecker(config)
+func newValidator(s *settings) (*validator, error) {
+	checker, err := wire.NewChecker(s.wireConfig())
 	if err != nil {
 		return nil, err
 	}
-	return &validator{checker: checker, sizes: make(map[group]uint32, 1)}, nil
+	v := &validator{checker: checker, sizes: make(map[group]uint32, 1), multimodal: newMultimodal(s),
+		loraIDOnly: s.LoRAIDOnly, omitTokens: s.OmitTokens, maxBlocks: maxEventBlocks}
+	if s.MaxBlocksPerEvent > 0 {
+		v.maxBlocks = min(s.MaxBlocksPerEvent, maxEventBlocks)
+	}
+	return v, nil
 }
 
 // check returns nil or an error that says why the event must not be sent.
@@ -78,10 +93,14 @@ func blockCount(ev event.Event) int {
 	return 0
 }
 
-// cloneEvent returns a copy that shares no slice with ev.
+// cloneEvent returns a copy that shares no slice with ev. What is no event stays
+// as it is.
 func cloneEvent(ev event.Event) event.Event {
 	switch e := ev.(type) {
 	case *event.BlockStored:
+		if e == nil {
+			return ev
+		}
 		c := *e
 		c.Hashes = slices.Clone(e.Hashes)
 		c.Digests = slices.Clone(e.Digests)
@@ -106,69 +125,15 @@ func cloneEvent(ev event.Event) event.Event {
 		}
 		return &c
 	case *event.BlockRemoved:
+		if e == nil {
+			return ev
+		}
 		c := *e
 		c.Hashes = slices.Clone(e.Hashes)
 		c.Digests = slices.Clone(e.Digests)
 		return &c
-	default:
-		return &event.AllBlocksCleared{}
 	}
-}
-
-// splitEvent cuts a valid event into pieces of at most limit blocks; each piece
-// of a stored event hangs on the last block of the one before. The pieces share
-// the slices of ev.
-func splitEvent(ev event.Event, limit int) []event.Event {
-	n := blockCount(ev)
-	if n <= limit {
-		return []event.Event{ev}
-	}
-	var pieces []event.Event
-	for from := 0; from < n; from += limit {
-		to := min(from+limit, n)
-		switch e := ev.(type) {
-		case *event.BlockStored:
-			pieces = append(pieces, storedPiece(e, from, to))
-		case *event.BlockRemoved:
-			c := *e
-			c.Hashes = cut(e.Hashes, from, to, 1)
-			c.Digests = cut(e.Digests, from, to, 1)
-			pieces = append(pieces, &c)
-		}
-	}
-	return pieces
-}
-
-func storedPiece(e *event.BlockStored, from, to int) event.Event {
-	c := *e
-	size := int(e.BlockSize)
-	c.Hashes = cut(e.Hashes, from, to, 1)
-	c.Digests = cut(e.Digests, from, to, 1)
-	c.Tokens = cut(e.Tokens, from, to, size)
-	if from > 0 {
-		c.HasParent = true
-		if len(e.Hashes) > 0 {
-			c.ParentHash = e.Hashes[from-1]
-		} else {
-			c.ParentDigest = e.Digests[from-1]
-		}
-	}
-	if e.Extra != nil {
-		x := *e.Extra
-		x.HexTokens = cut(x.HexTokens, from, to, size)
-		x.ExtraKeys = cut(x.ExtraKeys, from, to, 1)
-		x.MMKeys = cut(x.MMKeys, from, to, 1)
-		c.Extra = &x
-	}
-	return &c
-}
-
-// cut returns the elements of the blocks from..to, or nil of nil.
-func cut[T any](s []T, from, to, perBlock int) []T {
-	if len(s) == 0 {
-		return s
-	}
-	return s[from*perBlock : to*perBlock]
+	return ev // a clear has nothing to copy
 }
 
 // estimateSize is an upper bound, within a few per cent, of what an event

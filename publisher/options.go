@@ -4,11 +4,7 @@
 package publisher
 
 import (
-	"fmt"
-	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/kvcast/kvcast/bindings/event"
 	"github.com/kvcast/kvcast/publisher/wire"
@@ -53,11 +49,49 @@ const (
 	TruncatedEmpty TruncatedHistory = "empty"
 )
 
+// MultimodalForm selects how blocks are written that have 32-byte digests of
+// multimodal items among their tokens (wire contract, section 7).
+type MultimodalForm string
+
+const (
+	// MultimodalAuto is MultimodalTensorRT with the map encoding and
+	// MultimodalSuppress with the array forms.
+	MultimodalAuto MultimodalForm = "auto"
+	// MultimodalTensorRT writes a digest as a string of 64 hex digits among the
+	// token ids, and with Options.MMTokenIDOffset the items of each block as
+	// mm_keys. Most readers other than TensorRT-LLM's lose the whole batch to
+	// such a string, so it never shares one with events of text alone.
+	MultimodalTensorRT MultimodalForm = "tensorrt"
+	// MultimodalExtraKeys writes integers alone, and the items of each block as
+	// extra_keys.
+	MultimodalExtraKeys MultimodalForm = "extra_keys"
+	// MultimodalSuppress tells nothing of such blocks and of those below them:
+	// the stream leaves them out, see Options.StreamConfig.
+	MultimodalSuppress MultimodalForm = "suppress"
+)
+
+// FirstSeq selects where the numbers of a life begin.
+type FirstSeq string
+
+const (
+	// FirstZero begins at 0.
+	FirstZero FirstSeq = "zero"
+	// FirstTime begins at Unix milliseconds times 1024, so that the numbers of a
+	// later life are higher: a restart is then an ordinary gap to readers that
+	// ignore lower numbers.
+	FirstTime FirstSeq = "time"
+)
+
 // Options configures a Publisher. Begin with [DefaultOptions]: the zero value
 // is not valid, because 0 has a meaning of its own in many fields. The names of
 // the wire contract ("key") are those that errors use.
 type Options struct {
-	// Kind: key publisher, default KindZMQ.
+	// Disabled wins over Kind: nothing is bound, and what comes is discarded as
+	// with KindNull. A host makes no stream then. Key enable_kv_cache_events
+	// (false), default false; a configuration file begins with true.
+	Disabled bool
+	// Kind: key publisher, default KindZMQ. "" is KindZMQ, or KindNull when
+	// Disabled.
 	Kind Kind
 
 	// Endpoint to bind: tcp://HOST:PORT with HOST a *, an IPv4 address, an
@@ -80,6 +114,16 @@ type Options struct {
 	// Ranks is the number of ranks. All checks cover the whole range, so that
 	// every rank comes to the same verdict. Key data_parallel_size, default 1.
 	Ranks int
+	// PipelineParallelSize and ContextParallelSize must be 1: the ranks of such a
+	// group hold parts of the same blocks, and an event says that a block is
+	// there as a whole. Keys pipeline_parallel_size and context_parallel_size,
+	// default 1.
+	PipelineParallelSize, ContextParallelSize int
+	// Connect makes the live socket connect to Endpoint, where a subscriber has
+	// bound, instead of binding it. No rank is added then, and *, 0.0.0.0, [::]
+	// and port 0 name nobody. Replays are always bound. Key bind (false),
+	// default false.
+	Connect bool
 
 	// ReplayEndpoint is where requests for earlier batches are answered; it has
 	// the forms, the offset by rank and the free ports of Endpoint, and
@@ -122,6 +166,20 @@ type Options struct {
 	// of always 9 bytes, which widely used readers insist on. Key hash_width
 	// (minimal), default false (full).
 	MinimalHashes bool
+	// Multimodal is how blocks with digests among their tokens are written. Key
+	// multimodal, default MultimodalAuto.
+	Multimodal MultimodalForm
+	// MMTokenIDOffset is the id above which tokens are positions of an item
+	// (position k is the offset + k), and MMPlaceholderID what MultimodalExtraKeys
+	// writes in place of all of them; -1 = unset. Keys mm_token_id_offset (0 to
+	// 2^31-1) and mm_placeholder_id (0 to 2^32-1), default unset.
+	MMTokenIDOffset, MMPlaceholderID int64
+	// LoRAIDOnly leaves lora_name out. Key lora (id), default false (id+name).
+	LoRAIDOnly bool
+	// OmitTokens writes an empty token_ids with the real block_size. Readers that
+	// compute their own hashes of prompts (Dynamo, llm-d, AIBrix) match nothing
+	// then. Key token_ids (omit), default false (send).
+	OmitTokens bool
 
 	// HWM is the number of messages that may wait for one subscriber; beyond it
 	// this subscriber loses messages. Key hwm, default 100000, > 0.
@@ -140,6 +198,9 @@ type Options struct {
 	// zmtp_heartbeat and zmtp_timeout, default 5 s and 15 s.
 	ZMTPHeartbeat, ZMTPTimeout time.Duration
 
+	// MaxBlocksPerEvent splits larger events; 0 = only where the wire contract
+	// does, at 65536 blocks. Key max_blocks_per_event, default 0.
+	MaxBlocksPerEvent int
 	// MaxBatchEvents and MaxBatchBlocks close a batch; 0 = no limit. One event
 	// with more blocks goes alone. Keys max_batch_events and max_batch_blocks,
 	// default 128 and 8192.
@@ -160,6 +221,25 @@ type Options struct {
 	// source has; this is for comparing bytes with other publishers, nothing
 	// else. Keys clear_on_start and clear_on_close, default true.
 	ClearOnStart, ClearOnClose bool
+
+	// RestartMark sends a message with the number 2^64-1 and no payload before
+	// batch 0 and as the very last one: sgl-router's sign that numbers begin anew.
+	// Others reconnect on it or refuse it. Key restart_mark (on, off), default
+	// false.
+	RestartMark bool
+	// FirstSeq is the number of the first batch. Key first_seq, default FirstZero.
+	FirstSeq FirstSeq
+	// TailMark sends one empty batch a second after the last other one, so that
+	// the loss of the last batches before a silence shows as a gap. Key tail_mark
+	// (on, off), default true.
+	TailMark bool
+	// Heartbeat is how long nothing may be sent before an empty batch is; 0 =
+	// never. Values under 1 ms act as 1 ms. Key heartbeat, default 0.
+	Heartbeat time.Duration
+
+	// MaxEntries is the number of stored blocks that may wait in the stream, for
+	// StreamConfig; a publisher does not use it. Key max_entries, default 50000.
+	MaxEntries int
 
 	// MaxQueueSize is the number of batches that Publish may leave waiting, and
 	// MaxQueueBytes bounds their estimated encoded size, 0 = no limit by size.
@@ -192,236 +272,31 @@ type Options struct {
 // DefaultOptions returns the defaults of the wire contract.
 func DefaultOptions() Options {
 	return Options{
-		Kind:              KindZMQ,
-		Endpoint:          "tcp://127.0.0.1:5557",
-		Ranks:             1,
-		BufferSteps:       10000,
-		ReplayBufferBytes: 256 << 20,
-		ReplayDialect:     ReplayTopic,
-		TruncatedHistory:  TruncatedSuffix,
-		HWM:               100000,
-		ZMTPHeartbeat:     5 * time.Second,
-		ZMTPTimeout:       15 * time.Second,
-		MaxBatchEvents:    128,
-		MaxBatchBlocks:    8192,
-		FlushDelay:        5 * time.Millisecond,
-		ShutdownTimeout:   time.Second,
-		ClearOnStart:      true,
-		ClearOnClose:      true,
-		MaxQueueSize:      100000,
-		MaxQueueBytes:     64 << 20,
+		Kind:                 KindZMQ,
+		Endpoint:             "tcp://127.0.0.1:5557",
+		Ranks:                1,
+		PipelineParallelSize: 1,
+		ContextParallelSize:  1,
+		BufferSteps:          10000,
+		ReplayBufferBytes:    256 << 20,
+		ReplayDialect:        ReplayTopic,
+		TruncatedHistory:     TruncatedSuffix,
+		HWM:                  100000,
+		ZMTPHeartbeat:        5 * time.Second,
+		ZMTPTimeout:          15 * time.Second,
+		Multimodal:           MultimodalAuto,
+		MMTokenIDOffset:      -1,
+		MMPlaceholderID:      -1,
+		MaxBatchEvents:       128,
+		MaxBatchBlocks:       8192,
+		FlushDelay:           5 * time.Millisecond,
+		ShutdownTimeout:      time.Second,
+		ClearOnStart:         true,
+		ClearOnClose:         true,
+		FirstSeq:             FirstZero,
+		TailMark:             true,
+		MaxEntries:           50000,
+		MaxQueueSize:         100000,
+		MaxQueueBytes:        64 << 20,
 	}
-}
-
-const (
-	// maxFlushDelay keeps the promise that recorded events reach the socket
-	// within 100 ms.
-	maxFlushDelay = 100 * time.Millisecond
-	// minPoll is the shortest interval at which an idle source is polled. The
-	// timers of an idle Go program are no finer.
-	minPoll = time.Millisecond
-	// maxTimeout bounds durations that ZeroMQ takes as an int of milliseconds.
-	maxTimeout = 24 * time.Hour
-	// maxTopic is the longest topic in bytes.
-	maxTopic = 255
-)
-
-// settings is what New makes of Options: checked and resolved.
-type settings struct {
-	Options
-	topic    string
-	endpoint endpoint
-	// replays says whether replay is an endpoint to bind.
-	replays bool
-	replay  endpoint
-}
-
-// wireConfig is the form in which events travel.
-func (o Options) wireConfig() wire.Config {
-	return wire.Config{Encoding: o.Encoding, Form: o.Hash, MinimalHashes: o.MinimalHashes}
-}
-
-// check validates the options and resolves topic and endpoint. It looks at
-// nothing but its input.
-func (o Options) check() (*settings, error) {
-	s := &settings{Options: o}
-	if o.Kind != KindZMQ && o.Kind != KindNull {
-		return nil, optionError("publisher", string(o.Kind), "want zmq or null")
-	}
-	if o.Ranks < 1 {
-		return nil, optionError("data_parallel_size", strconv.Itoa(o.Ranks), "want at least 1")
-	}
-	if o.Rank < 0 || o.Rank >= o.Ranks {
-		return nil, optionError("data_parallel_rank", strconv.Itoa(o.Rank),
-			fmt.Sprintf("want 0 to %d", o.Ranks-1))
-	}
-	if o.RanksPerHost < 0 || o.RanksPerHost > o.Ranks {
-		return nil, optionError("ranks_per_host", strconv.Itoa(o.RanksPerHost),
-			fmt.Sprintf("want 1 to %d, or 0 for all", o.Ranks))
-	}
-	if o.Encoding > wire.ArrayShort {
-		return nil, optionError("encoding", o.Encoding.String(), "want map, array or array-short")
-	}
-	if o.Hash > event.Bytes {
-		return nil, optionError("hash", strconv.Itoa(int(o.Hash)), "no such form")
-	}
-	for _, c := range []struct {
-		key        string
-		value, min int64
-	}{
-		{"hwm", int64(o.HWM), 1},
-		{"wait_subscribers", int64(o.WaitSubscribers), 0},
-		{"max_batch_events", int64(o.MaxBatchEvents), 0},
-		{"max_batch_blocks", int64(o.MaxBatchBlocks), 0},
-		{"max_queue_size", int64(o.MaxQueueSize), 1},
-		{"max_queue_bytes", o.MaxQueueBytes, 0},
-		{"buffer_steps", int64(o.BufferSteps), 1},
-		{"replay_buffer_bytes", o.ReplayBufferBytes, 0},
-	} {
-		if c.value < c.min {
-			return nil, optionError(c.key, strconv.FormatInt(c.value, 10),
-				fmt.Sprintf("want at least %d", c.min))
-		}
-	}
-	if int64(o.HWM) > 1<<31-1 {
-		return nil, optionError("hwm", strconv.Itoa(o.HWM), "want at most 2147483647")
-	}
-	for _, c := range []struct {
-		key   string
-		value time.Duration
-		max   time.Duration
-	}{
-		{"flush_delay", o.FlushDelay, maxFlushDelay},
-		{"shutdown_timeout", o.ShutdownTimeout, maxTimeout},
-		{"zmtp_heartbeat", o.ZMTPHeartbeat, maxTimeout},
-		{"zmtp_timeout", o.ZMTPTimeout, maxTimeout},
-	} {
-		if c.value < 0 || c.value > c.max {
-			return nil, optionError(c.key, c.value.String(), fmt.Sprintf("want 0 to %v", c.max))
-		}
-	}
-	for _, c := range []struct {
-		key   string
-		value time.Duration
-	}{{"zmtp_heartbeat", o.ZMTPHeartbeat}, {"zmtp_timeout", o.ZMTPTimeout}} {
-		if c.value%time.Millisecond != 0 {
-			return nil, optionError(c.key, c.value.String(), "want whole milliseconds")
-		}
-	}
-	var err *Error
-	if s.topic, err = o.expandTopic(); err != nil {
-		return nil, err
-	}
-	if err = s.checkReplay(); err != nil {
-		return nil, err
-	}
-	if err = s.resolveEndpoints(); err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
-func (s *settings) checkReplay() *Error {
-	switch s.ReplayDialect {
-	case ReplayTopic, ReplayLegacy:
-	case ReplayOff:
-		if s.ReplayEndpoint != "" {
-			return optionError("replay_dialect", string(ReplayOff), "there is a replay_endpoint")
-		}
-	default:
-		return optionError("replay_dialect", string(s.ReplayDialect), "want topic, legacy or off")
-	}
-	switch s.TruncatedHistory {
-	case TruncatedSuffix, TruncatedEmpty:
-	case "snapshot":
-		return optionError("truncated_history", "snapshot", "there are no snapshots yet; want suffix or empty")
-	default:
-		return optionError("truncated_history", string(s.TruncatedHistory), "want suffix or empty")
-	}
-	return nil
-}
-
-// resolveEndpoints parses what there is and checks the two endpoints against
-// each other.
-func (s *settings) resolveEndpoints() (err *Error) {
-	null := s.Kind == KindNull
-	if !null || s.Endpoint != "" {
-		if s.endpoint, err = parseEndpoint(keyEndpoint, s.Endpoint, s.Rank, s.Ranks); err != nil {
-			return err
-		}
-	}
-	s.replays = s.ReplayEndpoint != "" && !null
-	if s.ReplayEndpoint != "" {
-		if s.replay, err = parseEndpoint(keyReplay, s.ReplayEndpoint, s.Rank, s.Ranks); err != nil {
-			return err
-		}
-	}
-	if s.Endpoint != "" && s.ReplayEndpoint != "" {
-		perHost := s.RanksPerHost
-		if perHost == 0 {
-			perHost = s.Ranks
-		}
-		if detail := conflict(s.endpoint, s.replay, s.Ranks, perHost); detail != "" {
-			return optionError(keyReplay, s.ReplayEndpoint, detail)
-		}
-	}
-	for _, e := range []struct {
-		key, text string
-		at        endpoint
-	}{{keyEndpoint, s.Endpoint, s.endpoint}, {keyReplay, s.ReplayEndpoint, s.replay}} {
-		if e.at.scheme == schemeInproc && s.Context == nil && !null {
-			return optionError(e.key, e.text,
-				"inproc reaches only sockets of the same context: set Options.Context")
-		}
-	}
-	return nil
-}
-
-// expandTopic replaces the placeholders. What a placeholder stands for is not
-// scanned again.
-func (o Options) expandTopic() (string, *Error) {
-	bad := func(detail string) (string, *Error) { return "", optionError("topic", o.Topic, detail) }
-	var s strings.Builder
-	for rest := o.Topic; ; {
-		i := strings.IndexByte(rest, '{')
-		if i < 0 {
-			s.WriteString(rest)
-			break
-		}
-		s.WriteString(rest[:i])
-		rest = rest[i:]
-		switch {
-		case strings.HasPrefix(rest, "{pod}"):
-			if o.Pod == "" {
-				return "", optionError("pod", "", "the topic names it")
-			}
-			s.WriteString(o.Pod)
-			rest = rest[len("{pod}"):]
-		case strings.HasPrefix(rest, "{model}"):
-			if o.Model == "" {
-				return "", optionError("model", "", "the topic names it")
-			}
-			s.WriteString(o.Model)
-			rest = rest[len("{model}"):]
-		case strings.HasPrefix(rest, "{rank}"):
-			s.WriteString(strconv.Itoa(o.Rank))
-			rest = rest[len("{rank}"):]
-		default:
-			return bad("{ begins none of {pod}, {model}, {rank}")
-		}
-	}
-	topic := s.String()
-	if len(topic) > maxTopic {
-		return bad(fmt.Sprintf("%d bytes, want at most %d", len(topic), maxTopic))
-	}
-	if !utf8.ValidString(topic) {
-		return bad("not UTF-8")
-	}
-	if strings.HasPrefix(topic, "kv@") {
-		parts := strings.Split(topic, "@")
-		if len(parts) != 3 || parts[1] == "" || parts[2] == "" {
-			return bad("a topic that begins with kv@ must be kv@POD@MODEL")
-		}
-	}
-	return topic, nil
 }

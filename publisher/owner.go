@@ -60,12 +60,16 @@ type owner struct {
 	// again says that the last drain was empty although records waited.
 	again bool
 
-	buffer  []byte
-	seq     [wire.SeqLen]byte
-	kept    []event.Event // the valid events of a batch that has invalid ones
-	lastTS  float64
-	pending uint64
+	buffer []byte
+	seq    [wire.SeqLen]byte
+	// shaped is what is sent of a drained batch, suppressed what
+	// validator.multimodal had suppressed when last looked.
+	shaped     []event.Event
+	suppressed uint64
+	lastTS     float64
+	pending    uint64
 
+	marks   marks
 	flushes []*flushRequest
 	// toldDrops is how many failed batches a Flush has reported.
 	toldDrops uint64
@@ -128,6 +132,20 @@ func (o *owner) open(ctx context.Context) error {
 		o.waitReplay()
 		return err
 	}
+	now := time.Now()
+	o.p.mu.Lock()
+	o.p.stats.FirstSeq = o.s.firstSeq(now)
+	o.p.stats.NextSeq = o.p.stats.FirstSeq
+	o.marks.seen, o.marks.marked = o.p.stats.NextSeq, o.p.stats.NextSeq
+	o.p.mu.Unlock()
+	if o.marks.heartbeat = o.s.Heartbeat; o.marks.heartbeat > 0 {
+		o.marks.heartbeat = max(o.marks.heartbeat, minPoll)
+	}
+	if o.s.TailMark {
+		o.marks.tail = o.s.tailDelay
+	}
+	o.marks.since, o.marks.sent = now, now
+	o.restartMark()
 	if o.s.ClearOnStart {
 		o.publishClear()
 	}
@@ -190,7 +208,7 @@ func (o *owner) serve() {
 			}
 			continue
 		}
-		timer.Reset(wait)
+		timer.Reset(min(wait, o.mark(time.Now())))
 		select {
 		case _, ok := <-o.wake:
 			o.woken(ok)
@@ -352,51 +370,69 @@ func (o *owner) answerFlushes(seq uint64) {
 	}
 }
 
-// publish numbers and sends the events of a drained batch.
+// publish numbers and sends the events of a drained batch, in as many batches as
+// their shape makes necessary: nearly always one.
 func (o *owner) publish(events []event.Event, now time.Time) {
-	valid, invalid := o.filter(events)
-	o.p.mu.Lock()
-	err := error(nil)
-	if invalid > 0 {
-		err = o.p.burnLocked(invalid)
-	}
-	var seq uint64
-	if err == nil && len(valid) > 0 {
-		if seq, err = o.p.reserveLocked("publish"); err == nil {
-			o.p.stats.EnqueuedBatches++
-			o.p.stats.EnqueuedEvents += uint64(len(valid))
+	o.shaped = o.shaped[:0]
+	o.validator.begin()
+	invalid := 0
+	for _, ev := range events {
+		var err error
+		if o.shaped, err = o.validator.shape(o.shaped, ev, true); err != nil {
+			invalid++
 		}
+	}
+	if suppressed := o.validator.multimodal.suppressed; suppressed != o.suppressed {
+		o.suppressed = suppressed
+		o.p.mu.Lock()
+		o.p.stats.MultimodalBlocksSuppressed = suppressed
+		o.p.mu.Unlock()
+	}
+	if invalid > 0 {
+		o.p.mu.Lock()
+		err := o.p.burnLocked(invalid)
+		o.p.mu.Unlock()
+		if err != nil {
+			o.exhausted(err)
+			return
+		}
+	}
+	var at batcher
+	from := 0
+	for i, ev := range o.shaped {
+		if at.ends(o.s, ev) {
+			o.publishBatch(o.shaped[from:i], now)
+			from = i
+		}
+	}
+	if from < len(o.shaped) {
+		o.publishBatch(o.shaped[from:], now)
+	}
+	clear(o.shaped) // they are borrowed
+}
+
+// publishBatch numbers and sends a batch of a source.
+func (o *owner) publishBatch(events []event.Event, now time.Time) {
+	o.p.mu.Lock()
+	seq, err := o.p.reserveLocked("publish")
+	if err == nil {
+		o.p.stats.EnqueuedBatches++
+		o.p.stats.EnqueuedEvents += uint64(len(events))
 	}
 	o.p.mu.Unlock()
 	if err != nil {
-		// Nothing can be sent in this life any more.
-		o.endSource()
-		o.p.warn(err.Error())
+		o.exhausted(err)
 		return
 	}
-	if len(valid) > 0 {
-		o.send(seq, valid, now, true)
-	}
+	o.send(seq, events, now, true)
 }
 
-// filter returns the events that may be sent, and how many may not.
-func (o *owner) filter(events []event.Event) (valid []event.Event, invalid int) {
-	for i, ev := range events {
-		if o.validator.check(ev) == nil {
-			if invalid > 0 {
-				o.kept = append(o.kept, ev)
-			}
-			continue
-		}
-		if invalid == 0 {
-			o.kept = append(o.kept[:0], events[:i]...)
-		}
-		invalid++
+// exhausted ends the source: nothing can be sent in this life any more.
+func (o *owner) exhausted(err error) {
+	if o.source != nil {
+		o.endSource()
+		o.p.warn(err.Error())
 	}
-	if invalid > 0 {
-		return o.kept, invalid
-	}
-	return events, 0
 }
 
 // clearEvents is the content of a clear.
@@ -446,6 +482,7 @@ func (o *owner) send(seq uint64, events []event.Event, now time.Time, hot bool) 
 	o.p.mu.Lock()
 	var warning string
 	if err == nil {
+		o.marks.sent = now
 		o.p.stats.PublishedBatches++
 		o.p.stats.PublishedEvents += uint64(len(events))
 		o.p.stats.PublishedBytes += uint64(len(payload))

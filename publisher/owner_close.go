@@ -42,6 +42,7 @@ func (o *owner) finish() {
 	if o.s.ClearOnClose {
 		o.publishClear()
 	}
+	o.restartMark()
 	for _, r := range o.flushes {
 		r.done <- &Error{Op: "flush", Err: ErrClosed}
 	}

@@ -163,10 +163,18 @@ func socketInode(fd int) (inode uint64, ok bool) {
 }
 
 // isConnectionTo returns what peers.ours needs for an endpoint as ZeroMQ tells it.
-func isConnectionTo(bound string) func(fd int) bool {
-	scheme, rest, _ := strings.Cut(bound, "://")
+func isConnectionTo(bound string) func(fd int) bool { return isConnection(bound, syscall.Getsockname) }
+
+// isConnectionFrom returns it for an endpoint that we are connected to.
+func isConnectionFrom(remote string) func(fd int) bool {
+	return isConnection(remote, syscall.Getpeername)
+}
+
+// isConnection returns whether the end that name tells of is at an endpoint.
+func isConnection(endpoint string, name func(fd int) (syscall.Sockaddr, error)) func(fd int) bool {
+	scheme, rest, _ := strings.Cut(endpoint, "://")
 	return func(fd int) bool {
-		address, err := syscall.Getsockname(fd)
+		address, err := name(fd)
 		if err != nil {
 			return false
 		}

@@ -104,7 +104,7 @@ func New(o Options) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, verr := newValidator(s.wireConfig())
+	v, verr := newValidator(s)
 	if verr != nil {
 		return nil, &Error{Op: "new", Err: ErrOption, Cause: verr} // check has passed it
 	}
@@ -122,7 +122,7 @@ func New(o Options) (*Publisher, error) {
 		queue:     queue{maxLen: o.MaxQueueSize, maxBytes: o.MaxQueueBytes},
 	}
 	p.newTransport = func() transport {
-		if o.Kind == KindNull {
+		if s.Kind == KindNull {
 			return nullTransport{}
 		}
 		t := newZMQTransport(s)
@@ -148,6 +148,11 @@ func (p *Publisher) Attach(source Source) error {
 	if form := source.Form(); form != p.settings.Hash {
 		return &Error{Op: "attach", Key: "hash", Value: formName(p.settings.Hash), Err: ErrOption,
 			Detail: fmt.Sprintf("the source produces %s", formName(form))}
+	}
+	if m, ok := source.(interface{ Multimodal() bindings.Multimodal }); ok &&
+		m.Multimodal() == bindings.AnnounceMultimodal && p.settings.multimodal() == MultimodalExtraKeys && !p.settings.announces() {
+		return &Error{Op: "attach", Key: "multimodal", Value: string(MultimodalExtraKeys), Err: ErrOption,
+			Detail: "the source tells of multimodal blocks, and neither mm_token_id_offset nor mm_placeholder_id is set"}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -411,6 +416,11 @@ func (p *Publisher) burnLocked(invalid int) error {
 	p.stats.InvalidEvents += uint64(invalid)
 	return nil
 }
+
+// LatestEvents is the polling call of hosts written for an engine that can be
+// asked for its events (TensorRT-LLM's get_latest_events): with a publisher all
+// of them go to subscribers, so there are never any here, in whatever state.
+func (p *Publisher) LatestEvents() []event.Event { return nil }
 
 // dropWarningLocked returns a warning when the number of drops has reached the
 // next power of two since the last one.

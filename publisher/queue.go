@@ -64,7 +64,6 @@ func (q *queue) pop() (queuedBatch, bool) {
 // of it; all of it is empty of events if none was left.
 type pending struct {
 	events  []event.Event
-	blocks  int
 	bytes   int64
 	invalid int
 }
@@ -73,37 +72,29 @@ type pending struct {
 // alone. The error is that of the first invalid event.
 func assemble(s *settings, v *validator, events []event.Event) (list []pending, firstErr error) {
 	var open pending
-	closeBatch := func() {
-		if len(open.events) > 0 || open.invalid > 0 {
-			list = append(list, open)
-		}
-		open = pending{}
-	}
+	var at batcher
+	var pieces []event.Event
 	for i, ev := range events {
-		if err := v.check(ev); err != nil {
+		var err error
+		if pieces, err = v.shape(pieces[:0], cloneEvent(ev), false); err != nil {
 			open.invalid++
 			if firstErr == nil {
 				firstErr = fmt.Errorf("event %d: %w", i, err)
 			}
 			continue
 		}
-		_, alone := ev.(*event.AllBlocksCleared)
-		for _, piece := range splitEvent(cloneEvent(ev), maxEventBlocks) {
-			n := blockCount(piece)
-			full := s.MaxBatchEvents > 0 && len(open.events) >= s.MaxBatchEvents ||
-				s.MaxBatchBlocks > 0 && open.blocks+n > s.MaxBatchBlocks
-			if len(open.events) > 0 && (full || alone) {
-				closeBatch()
+		for _, piece := range pieces {
+			if at.ends(s, piece) {
+				list = append(list, open)
+				open = pending{}
 			}
 			open.events = append(open.events, piece)
-			open.blocks += n
 			open.bytes += estimateSize(piece)
-			if alone {
-				closeBatch()
-			}
 		}
 	}
-	closeBatch()
+	if len(open.events) > 0 || open.invalid > 0 {
+		list = append(list, open)
+	}
 	return list, firstErr
 }
 
@@ -127,6 +118,7 @@ func (p *Publisher) Publish(events ...event.Event) error {
 	list, invalid := assemble(p.settings, p.validator, events)
 
 	p.mu.Lock()
+	p.stats.MultimodalBlocksSuppressed = p.validator.multimodal.suppressed
 	if err := p.mayPublishLocked(); err != nil {
 		p.mu.Unlock()
 		return err

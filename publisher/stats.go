@@ -20,20 +20,20 @@ const (
 // Stats is a snapshot of a publisher's counters, taken at one instant. At each
 // instant
 //
-//	NextSeq == EnqueuedBatches + QueueFullDrops + BurntNumbers,
+//	NextSeq == FirstSeq + EnqueuedBatches + QueueFullDrops + BurntNumbers,
 //
 // and when nothing is under way
 //
 //	EnqueuedBatches == PublishedBatches + SendErrorDrops.
 //
-// Every batch counts, the clears of start and end among them. All counters
+// Every batch counts, the clears of start and end and empty ones among them. All counters
 // begin at 0 in each life.
 type Stats struct {
 	State State
 	// Epoch is a random number that names this life; it is never on the wire.
 	Epoch uint64
-	// NextSeq is the number of the next batch.
-	NextSeq uint64
+	// FirstSeq is the number of the first batch, NextSeq that of the next one.
+	FirstSeq, NextSeq uint64
 
 	// EnqueuedBatches and EnqueuedEvents have got a number and, with Publish, a
 	// place in the queue.
@@ -49,6 +49,9 @@ type Stats struct {
 	// contract. For each batch that lost events so, one of BurntNumbers makes
 	// the loss visible.
 	InvalidEvents, BurntNumbers uint64
+	// MultimodalBlocksSuppressed counts the blocks that the publisher itself did
+	// not tell of; a stream that suppresses them counts its own.
+	MultimodalBlocksSuppressed uint64
 	// SourceErrors counts failed drains of an attached source.
 	SourceErrors uint64
 

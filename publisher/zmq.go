@@ -25,7 +25,7 @@ const (
 	maxReads = 1024
 )
 
-// zmqTransport is an XPUB socket that binds.
+// zmqTransport is an XPUB socket that binds, or connects to a subscriber.
 type zmqTransport struct {
 	settings *settings
 	topic    []byte
@@ -71,17 +71,26 @@ func (t *zmqTransport) open(ctx context.Context) (string, bool, error) {
 		return "", false, err
 	}
 	if err = t.openSocket(ipv6); err == nil {
-		err = t.place.bind(ctx, t.socket, text)
+		if t.settings.Connect {
+			exposed = false // nobody can come to us
+			err = t.place.connect(t.socket, text)
+		} else {
+			err = t.place.bind(ctx, t.socket, text)
+		}
 	}
 	var bound string
-	if err == nil {
+	switch {
+	case err != nil:
+	case t.settings.Connect:
+		bound, t.peers.ours = t.place.at.String(), isConnectionFrom(text)
+	default:
 		bound, t.peers.ours, err = t.place.bound(t.socket)
 	}
 	if err != nil {
 		t.close(0)
 		return "", false, err
 	}
-	if t.place.at.scheme == schemeTCP {
+	if t.place.at.scheme == schemeTCP && !t.settings.Connect {
 		t.guard = newGuard(t.peers.ours, t.cutOff)
 		t.meter = newMeter(subscriptionAllowance(t.settings.ZMTPHeartbeat, t.settings.WaitSubscribers), t.peers.ours, t.cutOff)
 		t.peers.meter = t.meter

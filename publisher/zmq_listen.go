@@ -107,6 +107,14 @@ func (l *listener) bind(ctx context.Context, socket *zmq.Socket, text string) er
 	}
 }
 
+// connect is for an endpoint that somebody else binds, now or later.
+func (l *listener) connect(socket *zmq.Socket, text string) error {
+	if err := retryEINTR(func() error { return socket.Connect(text) }); err != nil {
+		return &Error{Op: "start", Key: l.key, Value: l.at.String(), Err: ErrConnect, Cause: err}
+	}
+	return nil
+}
+
 func (l *listener) tryBind(socket *zmq.Socket, text string) *Error {
 	if l.at.scheme == schemeIPC {
 		if err := probeIPC(l.at.name); err != nil {

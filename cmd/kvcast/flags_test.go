@@ -27,6 +27,12 @@ func badNumbers(more ...badValue) []badValue {
 	}, more...)
 }
 
+// badTimes are those that every flag for a duration of the publisher refuses.
+func badTimes(most string, more ...badValue) []badValue {
+	want := "want a duration, such as 500ms or 1m30s"
+	return append([]badValue{{"", want}, {"5", want}, {"1y", want}, {"9999999h", want}, {"-1s", "want 0 to " + most}}, more...)
+}
+
 var (
 	badBools     = []badValue{{"", "want true or false"}, {"maybe", "want true or false"}}
 	badDurations = []badValue{
@@ -38,6 +44,10 @@ var (
 		{"", "want a file"}, {".", "is a directory"}, {"/no/such/file", "no such file or directory"},
 		{"/dev/null/x", "not a directory"}, {"a\x00b", "invalid argument"},
 	}
+	badSwitches  = []badValue{{"", "want on or off"}, {"true", "want on or off"}}
+	profileNames = "dynamo, llm-d, aibrix, sgl-router, kthena, mooncake, trtllm, vllm or mixed"
+	noPipeline   = "want 1: each stage holds its own layers of a block only, but an event says that a block is there as a whole"
+	noContext    = "want 1: each rank holds its own part of the tokens only, but an event says that a block is there as a whole"
 	badEndpoints = []badValue{
 		{"127.0.0.1:5557", "no scheme; want tcp://, ipc:// or inproc://"},
 		{"udp://127.0.0.1:1", "unknown scheme; want tcp://, ipc:// or inproc:// in lower case"},
@@ -65,7 +75,6 @@ var badValues = map[string]map[string][]badValue{
 		"block-size": badNumbers(badValue{"-1", "want 1 to 4096"}, badValue{"0", "want 1 to 4096"},
 			badValue{"4097", "want 1 to 4096"}),
 		"capacity-blocks": badNumbers(badValue{"0", "want 1 to 134217728"}, badValue{"134217729", "want 1 to 134217728"}),
-		"sink-blocks":     badNumbers(badValue{"0", "want 1 to 4294967295"}, badValue{"4294967296", "want 1 to 4294967295"}),
 		"device": {{"", "want auto, host or cuda:N"}, {"gpu", "want auto, host or cuda:N"}, {"cuda:x", "want auto, host or cuda:N"},
 			{"HOST", "want auto, host or cuda:N"}},
 		"policy":      {{"", "want lru or lrfu"}, {"LRU", "want lru or lrfu"}, {"fifo", "want lru or lrfu"}},
@@ -76,20 +85,56 @@ var badValues = map[string]map[string][]badValue{
 		"speed": {{"", "want a number"}, {"fast", "want a number"}, {"1e999", "want a number that is not so large"},
 			{"-1", "want 0 or a positive number"}, {"NaN", "want 0 or a positive number"}, {"-Inf", "want 0 or a positive number"},
 			{"+Inf", "want 0 or a positive number"}},
-		"publisher":           {{"", "want zmq, null or off"}, {"kafka", "want zmq, null or off"}, {"ZMQ", "want zmq, null or off"}},
-		"endpoint":            append([]badValue{{"", "empty"}}, badEndpoints...),
-		"replay-endpoint":     append([]badValue{{"", "want an endpoint"}}, badEndpoints...),
-		"buffer-steps":        badNumbers(badValue{"0", "want at least 1"}, badValue{"-1", "want at least 1"}),
+		"config": append([]badValue{{".", "is a directory"}, {"/no/such/file", "no such file or directory"},
+			{"/dev/null", "line 1: want one JSON object"}}, badFiles[:1]...),
+		"profile":                {{"", "want a profile"}, {"Dynamo", "want " + profileNames}, {"ray", "want " + profileNames}},
+		"enable-kv-cache-events": badBools,
+		"publisher":              {{"", "want zmq, null or off"}, {"kafka", "want zmq, null or off"}, {"ZMQ", "want zmq, null or off"}},
+		"endpoint":               append([]badValue{{"", "empty"}}, badEndpoints...),
+		"replay-endpoint":        append([]badValue{{"", "want an endpoint"}}, badEndpoints...),
+		"buffer-steps":           badNumbers(badValue{"0", "want at least 1"}, badValue{"-1", "want at least 1"}),
+		"hwm":                    badNumbers(badValue{"0", "want at least 1"}, badValue{"2147483648", "want at most 2147483647"}),
+		"max-queue-size":         badNumbers(badValue{"0", "want at least 1"}),
+		"max-queue-bytes":        badNumbers(badValue{"-1", "want at least 0"}),
+		"data-parallel-rank":     badNumbers(badValue{"-1", "want 0 to 0"}, badValue{"1", "want 0 to 0"}),
+		"data-parallel-size":     badNumbers(badValue{"0", "want at least 1"}, badValue{"-1", "want at least 1"}),
+		"ranks-per-host":         badNumbers(badValue{"2", "want 1 to 1, or 0 for all"}, badValue{"-1", "want 1 to 1, or 0 for all"}),
+		"pipeline-parallel-size": badNumbers(badValue{"2", noPipeline}, badValue{"0", noPipeline}),
+		"context-parallel-size":  badNumbers(badValue{"2", noContext}, badValue{"-1", noContext}),
+		"bind":                   badBools,
+		"zmtp-heartbeat":         badTimes("24h0m0s", badValue{"1us", "want whole milliseconds"}),
+		"zmtp-timeout":           badTimes("24h0m0s", badValue{"25h", "want 0 to 24h0m0s"}),
+		"pod":                    {{"", "empty"}},
+		"model":                  {{"", "empty"}},
+		"hash-width":             {{"", "want minimal or full"}, {"9", "want minimal or full"}},
+		"max-blocks-per-event":   badNumbers(badValue{"-1", "want at least 0"}, badValue{"4294967296", "want at most 4294967295"}),
+		"max-batch-events":       badNumbers(badValue{"-1", "want at least 0"}),
+		"max-batch-blocks":       badNumbers(badValue{"-1", "want at least 0"}),
+		"flush-delay":            badTimes("100ms", badValue{"101ms", "want 0 to 100ms"}),
+		"shutdown-timeout":       badTimes("24h0m0s"),
+		"heartbeat":              badTimes("24h0m0s", badValue{"24h1s", "want 0 to 24h0m0s"}),
+		"multimodal":             {{"", "want auto, tensorrt, extra_keys or suppress"}, {"all", "want auto, tensorrt, extra_keys or suppress"}},
+		"mm-token-id-offset":     badNumbers(badValue{"-1", "want 0 or more"}, badValue{"2147483648", "want 0 to 2147483647"}),
+		"mm-placeholder-id":      badNumbers(badValue{"-1", "want 0 or more"}, badValue{"4294967296", "want 0 to 4294967295"}),
+		"lora":                   {{"", "want id or id+name"}, {"name", "want id or id+name"}},
+		"token-ids":              {{"", "want omit or send"}, {"no", "want omit or send"}},
+		"truncated-history": {{"", "want suffix or empty"}, {"full", "want suffix or empty"},
+			{"snapshot", "there are no snapshots yet; want suffix or empty"}},
+		"clear-on-start":      badBools,
+		"restart-mark":        badSwitches,
+		"first-seq":           {{"", "want zero or time"}, {"one", "want zero or time"}},
+		"tail-mark":           badSwitches,
+		"sink-blocks":         badNumbers(badValue{"0", "want at least 1"}, badValue{"4294967296", "want at most 4294967295"}),
 		"replay-buffer-bytes": badNumbers(badValue{"-1", "want at least 0"}),
 		"replay-dialect":      {{"", "want topic, legacy or off"}, {"vllm", "want topic, legacy or off"}},
-		"topic": {{"{host}", "{ begins none of {pod}, {model}, {rank}"}, {"{pod}", "a replay has no pod"},
-			{"kv@{pod}@{model}", "a replay has no pod"}, {"kv@a", "a topic that begins with kv@ must be kv@POD@MODEL"},
+		"topic": {{"{host}", "{ begins none of {pod}, {model}, {rank}"}, {"{pod}", "--pod is missing"},
+			{"kv@{pod}@{model}", "--pod is missing"}, {"kv@a", "a topic that begins with kv@ must be kv@POD@MODEL"},
 			{strings.Repeat("t", 256), "256 bytes, want at most 255"}, {"\xff", "not UTF-8"}},
 		"encoding": {{"", "want map, array or array-short"}, {"list", "want map, array or array-short"},
 			{"Map", "want map, array or array-short"}},
 		"hash": {{"", "want signed64, unsigned64, portable63 or bytes"}, {"md5", "want signed64, unsigned64, portable63 or bytes"}},
-		"wait-subscribers": badNumbers(badValue{"-1", "want 0 to 2147483647"},
-			badValue{"2147483648", "want 0 to 2147483647"}),
+		"wait-subscribers": badNumbers(badValue{"-1", "want at least 0"},
+			badValue{"2147483648", "want at most 2147483647"}),
 		"hold":           badDurations,
 		"json":           badBools,
 		"resident-out":   badFiles,
@@ -133,10 +178,15 @@ var badArguments = map[string]string{
 	"replay --publisher":               "flag needs an argument: --publisher",
 	"replay --trace /dev/null --sink=": "unknown flag: --sink",
 	// What a replay does not use is checked all the same.
-	"replay --trace /dev/null --publisher off --endpoint x":                     `--endpoint "x": no scheme; want tcp://, ipc:// or inproc://`,
-	"replay --trace /dev/null --publisher null --topic {":                       `--topic "{": { begins none of {pod}, {model}, {rank}`,
-	"replay --trace /dev/null --replay-endpoint tcp://127.0.0.1:5557":           `--replay-endpoint "tcp://127.0.0.1:5557": 0 ports from endpoint, want at least ranks_per_host (1)`,
-	"replay --trace /dev/null --replay-endpoint tcp://h:1 --replay-dialect off": `--replay-dialect "off": but --replay-endpoint is given`,
+	"replay --trace /dev/null --publisher off --endpoint x":                          `--endpoint "x": no scheme; want tcp://, ipc:// or inproc://`,
+	"replay --trace /dev/null --publisher null --topic {":                            `--topic "{": { begins none of {pod}, {model}, {rank}`,
+	"replay --trace /dev/null --replay-endpoint tcp://127.0.0.1:5557":                `--replay-endpoint "tcp://127.0.0.1:5557": the ports 5557 to 5557 overlap the ports 5557 to 5557 of endpoint; want the first ones at least ranks_per_host (1) apart`,
+	"replay --trace /dev/null --replay-endpoint tcp://h:1 --replay-dialect off":      `--replay-dialect "off": there is a replay_endpoint`,
+	"replay --trace /dev/null --data-parallel-size 2 --replay-endpoint tcp://h:5558": `--replay-endpoint "tcp://h:5558": the ports 5558 to 5559 overlap the ports 5557 to 5558 of endpoint; want the first ones at least ranks_per_host (2) apart`,
+	"replay --trace /dev/null --profile llm-d":                                       `--topic "kv@{pod}@{model}": --pod is missing`,
+	"replay --trace /dev/null --bind=false --endpoint tcp://*:1":                     `--endpoint "tcp://*:1": with bind false it needs an address: * is all interfaces`,
+	"replay --trace /dev/null --group-fields off":                                    "unknown flag: --group-fields",
+	"replay --trace /dev/null --tier-events off":                                     "unknown flag: --tier-events",
 }
 
 func TestRefusesBadArguments(t *testing.T) {

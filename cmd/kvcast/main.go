@@ -24,6 +24,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/kvcast/kvcast/publisher"
 	"github.com/kvcast/kvcast/publisher/subscribe"
 )
 
@@ -128,7 +129,7 @@ func newRoot(std streams) *cobra.Command {
 // none at all has a meaning: what was asked for would silently not be done.
 func checkEmptyFlags(flags *pflag.FlagSet) error {
 	for _, c := range []struct{ name, want string }{
-		{"trace", "a file"}, {"resident-out", "a file"}, {"mirror-out", "a file"}, {"replay-endpoint", "an endpoint"},
+		{"trace", "a file"}, {"config", "a file"}, {"profile", "a profile"}, {"resident-out", "a file"}, {"mirror-out", "a file"}, {"replay-endpoint", "an endpoint"},
 	} {
 		if f := flags.Lookup(c.name); f != nil && f.Changed && f.Value.String() == "" {
 			return fmt.Errorf(`--%s "": want %s`, c.name, c.want)
@@ -144,6 +145,10 @@ func flagError(err error) error {
 		return err
 	}
 	f := invalid.GetFlag()
+	var key *publisher.Error
+	if errors.As(err, &key) {
+		return fmt.Errorf("--%s %q: %s", f.Name, invalid.GetValue(), key.Detail)
+	}
 	want := map[string]string{
 		"int":      "a whole number",
 		"int64":    "a whole number",

@@ -16,6 +16,7 @@ import (
 	"github.com/kvcast/kvcast/cmd/kvcast/internal/trace"
 	"github.com/kvcast/kvcast/cuda/inventory"
 	"github.com/kvcast/kvcast/publisher"
+	"github.com/kvcast/kvcast/publisher/subscribe"
 )
 
 // interruptedFlush is how long an interrupted run may go on publishing what has
@@ -28,12 +29,7 @@ var errInterrupted = errors.New("interrupted before the first request")
 // replay runs the command. Whatever can be found wrong is found before
 // anything is bound, sent or written.
 func replay(ctx context.Context, o replayOptions, std streams) (err error) {
-	form, err := o.check()
-	if err != nil {
-		return err
-	}
-	options, err := o.publisherOptions(form)
-	if err != nil {
+	if err := o.check(); err != nil {
 		return err
 	}
 	device, err := chooseDevice(o.device, inventory.List, openCUDA)
@@ -55,7 +51,7 @@ func replay(ctx context.Context, o replayOptions, std streams) (err error) {
 		}
 		defer out.discard()
 	}
-	r := &replayer{o: o, device: device, form: form, std: std, requests: requests, bar: newBar(std.err, total)}
+	r := &replayer{o: o, device: device, form: o.options.Hash, std: std, requests: requests, bar: newBar(std.err, total)}
 	r.summary.Device = device.text
 	defer func() {
 		r.bar.finish()
@@ -63,7 +59,7 @@ func replay(ctx context.Context, o replayOptions, std streams) (err error) {
 			err = closeErr
 		}
 	}()
-	if err := r.open(ctx, options); err != nil {
+	if err := r.open(ctx); err != nil {
 		return err
 	}
 	if err := r.run(ctx); err != nil {
@@ -134,11 +130,12 @@ type replayer struct {
 
 // open makes stream, manager and publisher, in the order in which they need
 // each other, and starts the publisher.
-func (r *replayer) open(ctx context.Context, options publisher.Options) (err error) {
+func (r *replayer) open(ctx context.Context) (err error) {
+	options := r.o.options
 	// Each value alone has been checked; what they ask for together need not fit
 	// the machine.
 	tooLarge := func(err error) error {
-		return fmt.Errorf("--capacity-blocks %d, --sink-blocks %d: %w", r.o.capacity, r.o.sinkBlocks, err)
+		return fmt.Errorf("--capacity-blocks %d, --sink-blocks %d: %w", r.o.capacity, options.MaxEntries, err)
 	}
 	config := bindings.Config{
 		TokensPerBlock: r.o.blockSize,
@@ -158,13 +155,13 @@ func (r *replayer) open(ctx context.Context, options publisher.Options) (err err
 	if r.device.kind == bindings.DeviceCUDA {
 		config.PageBytes = cudaPageBytes
 	}
-	if r.o.publisher != publisherOff {
+	if !r.o.off {
 		options.Warn = func(message string) { r.bar.note("kvcast: warning: " + oneLine(message)) }
 		options.OnBound = r.bound
 		if r.publisher, err = publisher.New(options); err != nil {
 			return err
 		}
-		r.stream, err = bindings.NewStream(bindings.StreamConfig{Form: r.form, MaxEntries: r.o.sinkBlocks})
+		r.stream, err = bindings.NewStream(options.StreamConfig())
 		if err != nil {
 			return tooLarge(err)
 		}
@@ -196,14 +193,14 @@ func (r *replayer) open(ctx context.Context, options publisher.Options) (err err
 // bound tells the endpoints to whoever cannot know them, and to a person.
 func (r *replayer) bound(endpoint string) {
 	replays := r.publisher.ReplayEndpoint()
-	if endpoint == r.o.endpoint && replays == r.o.replayEndpoint && !r.bar.terminal {
+	if endpoint == r.o.options.Endpoint && replays == r.o.options.ReplayEndpoint && !r.bar.terminal {
 		return
 	}
 	text := "kvcast: publishing on " + endpoint
 	if replays != "" {
 		text += ", replays on " + replays
 	}
-	if n := r.o.waitSubscribers; n > 0 {
+	if n := r.o.options.WaitSubscribers; n > 0 {
 		text += fmt.Sprintf(", waiting for %d subscribers", n)
 	}
 	r.bar.note(text)
@@ -396,8 +393,8 @@ func (r *replayer) settle(ctx context.Context) error {
 	if s.PromptBlocks > 0 {
 		s.HitRate = float64(s.HitBlocks) / float64(s.PromptBlocks)
 	}
-	s.Publisher, s.Hash, s.BlockSize, s.CapacityBlocks = r.o.publisher, r.o.hash, r.o.blockSize, r.o.capacity
-	s.Encoding = r.o.encoding
+	s.Publisher, s.Hash, s.BlockSize, s.CapacityBlocks = r.o.publisherName(), subscribe.FormName(r.form), r.o.blockSize, r.o.capacity
+	s.Encoding = r.o.options.Encoding.String()
 
 	pages, err := r.manager.Stats()
 	if err != nil {

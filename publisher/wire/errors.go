@@ -35,8 +35,8 @@ var (
 	// ErrTokenCount: invariant I2, the number of tokens (or of entries that
 	// are given per block or per token) does not fit the number of blocks.
 	ErrTokenCount = errors.New("count does not fit the blocks")
-	// ErrMultimodal: the event has digest tokens. No wire form has them; a stream
-	// that suppresses multimodal blocks tells of none.
+	// ErrMultimodal: the event has digest tokens, which no encoder writes: package
+	// publisher turns them into one of the forms of section 7 before.
 	ErrMultimodal = errors.New("multimodal digests")
 	// ErrLoRAID: invariant I4, a LoRA id above 2^63-1.
 	ErrLoRAID = errors.New("LoRA id above 2^63-1")
