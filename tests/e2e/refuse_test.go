@@ -48,10 +48,10 @@ func TestRefusesArguments(t *testing.T) {
 		{replay("--disk-path", "/"), "unknown flag: --disk-path"},
 		{replay("--disk-blocks", "1"), "unknown flag: --disk-blocks"},
 		{replay("--policy", "fifo"), `--policy "fifo"`},
-		{replay("--profile", "dynamo"), "unknown flag: --profile"},
+		{replay("--group-fields", "on"), "unknown flag: --group-fields"},
 		{replay("--metrics", ":1"), "unknown flag: --metrics"},
-		{replay("--config", "x"), "unknown flag: --config"},
-		{replay("--hwm", "1"), "unknown flag: --hwm"},
+		{replay("--config", "/no/such/file"), "--config /no/such/file: no such file or directory"},
+		{replay("--tier-events", "on"), "unknown flag: --tier-events"},
 		{replay("extra"), `unexpected argument "extra"`},
 		{[]string{"replay"}, "--trace is missing"},
 		{[]string{"replay", "--trace", "/no/such/file"}, "--trace /no/such/file: no such file or directory"},
@@ -410,7 +410,7 @@ func held(t *testing.T) (live, history string) {
 	t.Helper()
 	folder := shortTemp(t)
 	live, history = "ipc://"+filepath.Join(folder, "s"), "ipc://"+filepath.Join(folder, "r")
-	p := startPiped(t, "replay", "--trace", traceFile, "--limit", "5", "--endpoint", live, "--replay-endpoint", history, "--hold", "1h")
+	p := startPiped(t, "replay", "--trace", traceFile, "--limit", "5", "--endpoint", live, "--replay-endpoint", history, "--hold", "1h", "--tail-mark", "off")
 	var s replaySummary
 	p.line(&s)
 	if s.Batches < 2 {

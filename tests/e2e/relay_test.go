@@ -37,7 +37,7 @@ func relayKey(t *testing.T, form string, change bool) {
 	}
 	defer client.Close()
 	replay := startPiped(t, "replay", "--trace", traceFile, "--limit", "3", "--hash", form,
-		"--endpoint", source, "--wait-subscribers", "1", "--hold", "1h", "--device", "host")
+		"--endpoint", source, "--wait-subscribers", "1", "--hold", "1h", "--tail-mark", "off", "--device", "host")
 	var s replaySummary
 	replay.line(&s)
 

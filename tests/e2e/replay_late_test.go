@@ -36,7 +36,7 @@ func TestLateTapCatchesUp(t *testing.T) {
 			resident, mirror := filepath.Join(folder, "resident"), filepath.Join(folder, "mirror")
 			replay := startPiped(t, "replay", "--trace", traceFile, "--limit", "40", "--capacity-blocks", "2000",
 				"--endpoint", live, "--replay-endpoint", history, "--replay-dialect", dialect,
-				"--resident-out", resident, "--hold", "1h", "--device", "host", "--topic", "kv")
+				"--resident-out", resident, "--hold", "1h", "--tail-mark", "off", "--device", "host", "--topic", "kv")
 			var s replaySummary
 			replay.line(&s)
 			tap := start(t, "tap", live, "--replay", history, "--json", "--verify", "--mirror-out", mirror,
@@ -73,7 +73,7 @@ func TestTapJoinsInMidStream(t *testing.T) {
 	defer client.Close()
 	replay := startPiped(t, "replay", "--trace", traceFile, "--limit", fmt.Sprint(limit), "--capacity-blocks", "4000",
 		"--endpoint", live, "--replay-endpoint", history, "--wait-subscribers", "1",
-		"--resident-out", resident, "--hold", "1h", "--device", "host")
+		"--resident-out", resident, "--hold", "1h", "--tail-mark", "off", "--device", "host")
 	if _, err := client.Receive(deadline); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestLateTapOfAShortRing(t *testing.T) {
 	live, history := "ipc://"+filepath.Join(folder, "s"), "ipc://"+filepath.Join(folder, "r")
 	const kept = 5
 	replay := startPiped(t, "replay", "--trace", traceFile, "--limit", "40", "--capacity-blocks", "2000",
-		"--endpoint", live, "--replay-endpoint", history, "--buffer-steps", fmt.Sprint(kept), "--hold", "1h", "--device", "host")
+		"--endpoint", live, "--replay-endpoint", history, "--buffer-steps", fmt.Sprint(kept), "--hold", "1h", "--tail-mark", "off", "--device", "host")
 	var s replaySummary
 	replay.line(&s)
 	if s.Batches <= kept {
@@ -146,7 +146,7 @@ func TestTapHealsLiveDrops(t *testing.T) {
 	engine.join()
 	replay := startPiped(t, "replay", "--trace", traceFile, "--limit", "60", "--capacity-blocks", "2000",
 		"--endpoint", source, "--replay-endpoint", history, "--wait-subscribers", "1",
-		"--resident-out", resident, "--hold", "1h", "--device", "host")
+		"--resident-out", resident, "--hold", "1h", "--tail-mark", "off", "--device", "host")
 	var s replaySummary
 	replay.line(&s)
 	dropped := 0

@@ -80,7 +80,7 @@ func TestKilledPublisher(t *testing.T) {
 			publish := func(limit, size int, args ...string) *process {
 				return startPiped(t, append([]string{"replay", "--trace", traceFile, "--limit", fmt.Sprint(limit),
 					"--block-size", fmt.Sprint(size), "--endpoint", ports[0], "--replay-endpoint", ports[1],
-					"--hold", "1h", "--device", "host"}, args...)...)
+					"--hold", "1h", "--tail-mark", "off", "--device", "host"}, args...)...)
 			}
 			tap := startPiped(t, "tap", ports[0], "--replay", ports[1], "--verify", "--mirror-out", mirror)
 			var args []string

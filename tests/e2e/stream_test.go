@@ -195,7 +195,7 @@ func newPairFrom(t *testing.T, form, trace string, in *os.File, args ...string) 
 	p.tap = startPiped(t, "tap", endpoint, "--verify", "--mirror-out", p.mirror)
 	p.replay = startPipedFrom(t, in, append([]string{"replay", "--trace", trace, "--hash", form,
 		"--endpoint", endpoint, "--wait-subscribers", "1", "--resident-out", p.resident,
-		"--hold", "1h", "--device", "host"}, args...)...)
+		"--hold", "1h", "--tail-mark", "off", "--device", "host"}, args...)...)
 	return p
 }
 
@@ -350,7 +350,7 @@ func TestMirrorOverTCP(t *testing.T) {
 	p := &pair{resident: resident, mirror: mirror, reader: newReader(t, "signed64")}
 	replay := command(t, "replay", "--trace", traceFile, "--limit", "40", "--capacity-blocks", "4000",
 		"--concurrency", "3", "--decode", "--topic", "kv@pod@model", "--endpoint", "tcp://127.0.0.1:*", "--device", "host",
-		"--wait-subscribers", "1", "--resident-out", resident, "--hold", "1h", "--json")
+		"--wait-subscribers", "1", "--resident-out", resident, "--hold", "1h", "--tail-mark", "off", "--json")
 	endpoint := startBound(t, replay)
 	p.replay = replay
 	p.tap = startPiped(t, "tap", endpoint, "--verify", "--topic", "kv@", "--mirror-out", mirror)
@@ -502,7 +502,7 @@ func TestWaitSubscribers(t *testing.T) {
 	}
 	defer first.Close()
 	replay := startPiped(t, "replay", "--trace", traceFile, "--limit", "3", "--endpoint", endpoint,
-		"--wait-subscribers", "2", "--hold", "1h")
+		"--wait-subscribers", "2", "--hold", "1h", "--tail-mark", "off")
 	if m, err := first.Receive(500 * time.Millisecond); !errors.Is(err, subscribe.ErrTimeout) {
 		t.Fatalf("received %v, %v from a publisher that waits", m, err)
 	}
