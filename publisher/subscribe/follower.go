@@ -46,6 +46,9 @@ type FollowerOptions struct {
 	MaxHeldBytes int
 }
 
+// drainMost is how many live messages are taken in at once before a request.
+const drainMost = 1000
+
 // maxReplayTimeout keeps its multiples within a Duration.
 const maxReplayTimeout = 24 * time.Hour
 
@@ -71,8 +74,10 @@ type FollowerStats struct {
 	Requests, Failed uint64
 	LastFailure      string
 	// Replayed counts batches that came as an answer, Duplicates live messages
-	// that had come before, Overflows live messages dropped while waiting.
-	Replayed, Duplicates, Overflows uint64
+	// that had come before, Foreign live messages dropped because the life that
+	// answers has not sent them, or nobody says which life has, Overflows live
+	// messages dropped while waiting.
+	Replayed, Duplicates, Foreign, Overflows uint64
 	// Resets and Lost are the number of resets and of batches in gaps.
 	Resets, Lost uint64
 }
@@ -87,10 +92,22 @@ type FollowerStats struct {
 // back and a new connection. The batch under that number must then be the same,
 // byte for byte: it is the publisher's life that it was. Otherwise there is an
 // ItemReset and the history from its beginning. What an answer does not have is
-// lost and told as an ItemGap. When nobody answers, live batches go on after
-// such gaps, and once there is an answer again, the history is read anew.
+// lost and told as an ItemGap.
 //
-// Without a replay server a number that runs back is taken for a new life.
+// What comes live is handed out once a batch has come both ways, live and as an
+// answer, the same byte for byte. Until then, and so at the start and after each
+// new connection, each live message leads to a request: what a dead publisher has
+// left in the queue is never taken for its successor's.
+//
+// When nobody answers, live batches go on after such gaps, and after an ItemReset
+// if they are not known to continue what there was. Once there is an answer
+// again, the history is read anew.
+//
+// Without a replay server a number that runs back is taken for a new life, and
+// nothing else is: a publisher that begins anew and has passed its predecessor's
+// number by the time the connection is there again shows as a gap at most. Its
+// batches may then be applied on top of what the predecessor announced, until it
+// sends a clear.
 //
 // Memory is bounded against a publisher and a replay server that mean harm, by
 // the limits of the options (twice MaxMessage and what waits in ZeroMQ's queues
@@ -199,10 +216,22 @@ func (f *Follower) Next(wait time.Duration) (Item, error) {
 	}
 }
 
-// request makes the request that is due, and ends one that is over.
+// request makes the request that is due, and ends one that is over. Its answer
+// is also about what has come live by then, so that is taken in first.
 func (f *Follower) request(now time.Time) error {
 	if f.tracker.request == nil {
 		f.replayer.drop()
+	}
+	for range drainMost {
+		if !f.tracker.due || f.tracker.request != nil {
+			break
+		}
+		if progress, err := f.readLive(now); err != nil || !progress {
+			if err != nil {
+				return err
+			}
+			break
+		}
 	}
 	start, ok := f.tracker.wants(now)
 	if !ok {
@@ -211,8 +240,9 @@ func (f *Follower) request(now time.Time) error {
 	return f.replayer.ask(start)
 }
 
-// read takes in one live message and one of a replay, if they are there.
-func (f *Follower) read(now time.Time) (progress bool, err error) {
+// readLive takes in one live message, if it is there, and what has happened to
+// the connection.
+func (f *Follower) readLive(now time.Time) (progress bool, err error) {
 	m, err := f.client.poll()
 	// What happened before the message came is known before it is looked at.
 	f.client.watch()
@@ -228,13 +258,21 @@ func (f *Follower) read(now time.Time) (progress bool, err error) {
 		return progress, &Error{"receive", ErrFrames,
 			fmt.Sprintf("batch %d: the number is the end mark of replays", m.Seq)}
 	case m != nil:
-		f.tracker.live(m)
+		f.tracker.live(m, f.client.stale > 0)
 		progress = true
+	}
+	return progress, nil
+}
+
+// read takes in one live message and one of a replay, if they are there.
+func (f *Follower) read(now time.Time) (progress bool, err error) {
+	if progress, err = f.readLive(now); err != nil {
+		return progress, err
 	}
 	if f.tracker.request == nil || f.replayer.socket == nil {
 		return progress, nil
 	}
-	m, err = f.replayer.read()
+	m, err := f.replayer.read()
 	switch {
 	case errors.Is(err, ErrFrames):
 		f.tracker.failed(now, err.Error())

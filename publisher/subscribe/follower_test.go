@@ -210,13 +210,16 @@ func TestFollowerReplays(t *testing.T) {
 			s.answer(0, "A", 0, 2)
 			p.want(t, "rA0", "rA1", "rA2")
 			s.send("A", 3)
-			p.want(t, "A3")
-			s.send("A", 6)
-			s.answer(3, "A", 3, 6)
+			s.answer(2, "A", 2, 3)
+			p.want(t, "rA3")
+			s.send("A", 4)
+			p.want(t, "A4")
 			s.send("A", 7)
-			p.want(t, "rA4", "rA5", "rA6", "A7")
+			s.answer(4, "A", 4, 7)
+			s.send("A", 8)
+			p.want(t, "rA5", "rA6", "rA7", "A8")
 			p.end(t)
-			if got, want := f.Stats(), (FollowerStats{Requests: 2, Replayed: 6, Duplicates: 1}); got != want {
+			if got, want := f.Stats(), (FollowerStats{Requests: 3, Replayed: 7, Duplicates: 2}); got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 			if f.Busy() {
@@ -249,7 +252,10 @@ func TestFollowerRestart(t *testing.T) {
 		p.want(t, "rB0", "rB1")
 		awaitSubscription(t, s.pub)
 		s.send("B", 2)
-		p.want(t, "B2")
+		s.answer(1, "B", 1, 2)
+		p.want(t, "rB2")
+		s.send("B", 3)
+		p.want(t, "B3")
 		p.end(t)
 	})
 	t.Run("past the old number", func(t *testing.T) {
@@ -420,7 +426,10 @@ func TestFollowerRebuilds(t *testing.T) {
 	s.answer(0, "A", 0, 2)
 	p.want(t, "reset:rebuilt", "rA0", "rA1", "rA2")
 	s.send("A", 3)
-	p.want(t, "A3")
+	s.answer(2, "A", 2, 3)
+	p.want(t, "rA3")
+	s.send("A", 4)
+	p.want(t, "A4")
 	p.end(t)
 }
 
@@ -434,7 +443,8 @@ func TestFollowerHostilePublisher(t *testing.T) {
 	send(t, s.pub, nil, wire.AppendSeq(nil, wire.EndSeq), []byte("x")) // the end mark with a payload
 	send(t, s.pub, []byte("two"), nil)
 	s.send("A", 1)
-	p.want(t, "malformed", "malformed", "A1")
+	s.answer(0, "A", 0, 1)
+	p.want(t, "malformed", "malformed", "rA1")
 	// Numbers that run back, thousands of times, behind a request that nobody
 	// answers yet: ten are kept.
 	for i := range 5000 {

@@ -31,6 +31,9 @@ const (
 	ResetReplaced
 	// ResetLower: a live number ran back and nobody could be asked.
 	ResetLower
+	// ResetUnproven: what was known came as a replay, or before a new
+	// connection, and nobody says whether what comes live continues it.
+	ResetUnproven
 	// ResetRebuilt: after a loss that could not be made good when it was
 	// noticed, the history has become available, and comes from its beginning.
 	ResetRebuilt
@@ -71,6 +74,8 @@ func (i Item) String() string {
 	case ResetLower:
 		return fmt.Sprintf("number %d comes after %d: the publisher began anew, or batches came again",
 			i.Seq, i.Before)
+	case ResetUnproven:
+		return "nobody answers whether what comes live continues what is known"
 	case ResetRebuilt:
 		return "the history can be had again and is read from its beginning"
 	}

@@ -36,10 +36,12 @@ type request struct {
 	check bool
 	// background: live messages go on until there is an answer.
 	background bool
-	got        bool
-	prev       uint64 // the newest number of the answer, if got
-	count      int
-	fresh      bool // something was handed out
+	// probe: for the newest live message, of which no answer has told yet.
+	probe bool
+	got   bool
+	prev  uint64 // the newest number of the answer, if got
+	count int
+	fresh bool // something was handed out
 	// idle and total are the time spent waiting: since the last batch, and in
 	// all.
 	idle, total time.Duration
@@ -63,9 +65,14 @@ func (t *tracker) wants(now time.Time) (uint64, bool) {
 	t.asked++
 	t.overflowed = false
 	t.request = &request{background: rebuild}
-	if t.have && !rebuild {
+	switch {
+	case rebuild:
+	case t.have:
 		t.request.check, t.request.start = true, t.last
+	case t.probe && len(t.pending) > 0:
+		t.request.probe, t.request.start = true, t.pending[len(t.pending)-1].m.Seq
 	}
+	t.probe = false
 	t.stats.Requests++
 	return t.request.start, true
 }
@@ -147,7 +154,7 @@ func (t *tracker) answer(now time.Time, m *Message) {
 		// What is known is put together from pieces; this is whole.
 		r.background = false
 		t.degraded = false
-		t.hasPrev = false
+		t.unchain()
 		if t.have {
 			t.emitReset(ResetRebuilt, 0)
 		}
@@ -165,12 +172,10 @@ func (t *tracker) answer(now time.Time, m *Message) {
 	r.fresh = true
 }
 
-// newLife begins anew with whoever sends now. What came live until now was sent
-// before the next request is made, so its answer has it.
+// newLife begins anew with whoever sends now.
 func (t *tracker) newLife(now time.Time) {
 	t.emitReset(ResetReplaced, 0)
-	t.dropPending()
-	t.hasPrev = false
+	t.unchain()
 	t.request = nil
 	t.due, t.dueAt = true, now
 }
@@ -190,11 +195,18 @@ func (t *tracker) end(now time.Time) {
 	t.degraded = false
 	t.attempts, t.aborts = 0, 0
 	t.pause = rebuildPause
-	t.barren = !r.fresh && t.overflowed
+	// Nothing new, and so much live meanwhile that some was dropped: it would
+	// be so again.
+	barren := t.chained && !r.fresh && t.overflowed
+	if !t.chained {
+		t.judge(now, r)
+	}
 	for i := range t.pending {
-		if h := &t.pending[i]; h.asked < t.asked {
-			h.settled, h.back = true, false
+		h := &t.pending[i]
+		if h.asked < t.asked {
+			h.back = false
 		}
+		h.settled = h.settled || barren || h.asked < t.asked
 	}
 }
 
@@ -218,7 +230,7 @@ func (t *tracker) failed(now time.Time, why string) {
 // degrade lets live go on alone.
 func (t *tracker) degrade(now time.Time) {
 	t.degraded, t.due = true, false
-	t.attempts, t.aborts = 0, 0
+	t.attempts, t.aborts, t.misses = 0, 0, 0
 	t.rebuildAt = now.Add(t.pause)
 	t.pause = min(2*t.pause, rebuildPauseMax)
 }

@@ -40,11 +40,12 @@ type held struct {
 	m *Message
 	// asked counts the requests that had been made when it came.
 	asked uint64
-	// back: its number is not above that of the live message before, or of the
-	// first one, not above what a replay has brought.
+	// stale: it may be from a life of the publisher that is over.
+	stale bool
+	// back: its number is not above that of the live message before.
 	back bool
-	// settled: a request made after it came has been answered; what is missing
-	// before it was lost.
+	// settled: no request is made for what is missing before it; one that was
+	// made after it came has been answered.
 	settled bool
 }
 
@@ -52,7 +53,8 @@ type held struct {
 // has no sockets and no clock.
 //
 // A message that came before a request was made had been sent before, and with
-// it all lower numbers: they are in the answer, or lost.
+// it all lower numbers: they are in the answer, or lost. See chain.go for what
+// it takes to believe that a live message continues what is known.
 type tracker struct {
 	limits
 	topic string
@@ -62,6 +64,12 @@ type tracker struct {
 	have    bool
 	last    uint64
 	payload []byte
+	// chained: a live message is of the life of what was handed out.
+	chained bool
+	// probe: the next request is for the newest live message, because the one
+	// for everything brought nothing.
+	probe  bool
+	misses int // answers in a row that lacked what had come live
 
 	prev    uint64 // the live message before, if hasPrev
 	hasPrev bool
@@ -69,7 +77,6 @@ type tracker struct {
 	pending      []held
 	pendingBytes int
 	overflowed   bool // since the last request was made
-	barren       bool // the last answer brought nothing, and live overflowed
 
 	out []Item
 
@@ -125,6 +132,9 @@ func (t *tracker) step() bool {
 	if t.blocked() || len(t.pending) == 0 {
 		return false
 	}
+	if t.asks && !t.chained && !t.join() {
+		return true
+	}
 	h := &t.pending[0]
 	canAsk := t.asks && !t.degraded
 	want := uint64(0)
@@ -143,7 +153,7 @@ func (t *tracker) step() bool {
 		t.stats.Duplicates++
 	case h.m.Seq == want:
 		t.deliver(h.m, false)
-	case canAsk && !h.settled && !t.barren:
+	case canAsk && !h.settled:
 		t.due = true
 		return true
 	default:
@@ -182,8 +192,10 @@ func loneClear(payload []byte) bool {
 
 func (t *tracker) deliver(m *Message, replayed bool) {
 	t.have, t.last, t.payload = true, m.Seq, m.Payload
-	t.barren = false
-	if replayed {
+	t.misses = 0
+	if !replayed {
+		t.chained = true
+	} else {
 		t.stats.Replayed++
 		if !m.legacy && !strings.HasPrefix(m.Topic, t.topic) {
 			return // as live, where it does not even come
@@ -196,7 +208,7 @@ func (t *tracker) emitReset(reason ResetReason, seq uint64) {
 	t.out = append(t.out, Item{Kind: ItemReset, Reason: reason, Before: t.last, HasBefore: t.have,
 		Seq: seq})
 	t.have, t.last, t.payload = false, 0, nil
-	t.barren = false
+	t.chained = false
 	t.stats.Resets++
 }
 
@@ -212,18 +224,18 @@ func (t *tracker) dropPending() { t.pending, t.pendingBytes = nil, 0 }
 
 func (h held) size() int { return len(h.m.Payload) + len(h.m.Topic) + heldOverhead }
 
-// live takes a message off the live socket.
-func (t *tracker) live(m *Message) {
-	t.settleAt = time.Time{}
+// live takes a message off the live socket; stale tells that it may have been
+// left there by a connection before the one that is known of.
+func (t *tracker) live(m *Message, stale bool) {
 	if m.Seq == wire.EndSeq {
 		t.mark()
 		return
 	}
-	h := held{m: m, asked: t.asked, back: t.hasPrev && m.Seq <= t.prev}
-	if !t.hasPrev && t.have && m.Seq <= t.last {
-		// Known from a replay only: it may be what a replay has overtaken.
-		h.back = true
+	if !stale {
+		// The subscription has arrived, and there will be a request.
+		t.settleAt = time.Time{}
 	}
+	h := held{m: m, asked: t.asked, stale: stale, back: t.hasPrev && m.Seq <= t.prev}
 	t.prev, t.hasPrev = m.Seq, true
 	t.pending = append(t.pending, h)
 	t.pendingBytes += h.size()
@@ -235,13 +247,20 @@ func (t *tracker) live(m *Message) {
 		t.overflowed = true
 		t.stats.Overflows++
 	}
+	if !t.chained && !t.blocked() && !t.degraded {
+		t.prove()
+	}
 }
 
 // mark takes the mark of a new life, which follows on nothing and is followed
-// by batch 0.
+// by batch 0. As long as it is not known whose it is, answers tell better: it
+// may be the last word of a life before the one whose history is here.
 func (t *tracker) mark() {
+	if t.asks && !t.degraded && !t.chained {
+		return
+	}
 	t.dropPending()
-	t.request, t.due, t.degraded = nil, false, false
+	t.request, t.due = nil, false
 	t.attempts, t.aborts = 0, 0
 	t.hasPrev = false
 	t.emitReset(ResetMark, 0)
@@ -254,13 +273,9 @@ func (t *tracker) connected(now time.Time, again bool) {
 	if !t.asks {
 		return
 	}
+	t.unchain()
 	again = again || t.have
 	t.settleAt = now.Add(t.settle)
-	if again && !t.have {
-		// No last batch tells whether they are of the life that is there now;
-		// if they are, they are in the answer.
-		t.dropPending()
-	}
 	switch {
 	case t.degraded:
 		// Whoever is there now may be able to answer.

@@ -59,7 +59,10 @@ func FuzzTracker(f *testing.F) {
 			}
 			switch script[i] {
 			case 'a':
-				tr.live(message(arg))
+				tr.live(message(arg), false)
+				i++
+			case 's':
+				tr.live(message(arg), true)
 				i++
 			case 'r':
 				if tr.request != nil {

@@ -23,12 +23,13 @@ const clearBatch = "93cb41d954fc402000009181a474797065b0416c6c426c6f636b73436c65
 //
 //	A7      batch 7 of life A comes live (payload "A7"; of life C: a clear)
 //	rA7     the same in the answer to a request; end = the end of the answer
+//	~A7     the same, but over this connection or one before
 //	mark    the mark of a new life
 //	conn    the first handshake; recon = a later one
 //	5s      so much time passes while somebody waits
 //	?7      a request from 7 must be due now; ?- none
 //	>A7     batch 7 of life A is handed out; >rA7 = and says that it is replayed
-//	>gap7+2 >reset:mark|replaced|lower|rebuilt
+//	>gap7+2 >reset:mark|replaced|lower|unproven|rebuilt
 type play struct {
 	t    *testing.T
 	tr   *tracker
@@ -38,7 +39,7 @@ type play struct {
 }
 
 var reasons = map[ResetReason]string{ResetMark: "mark", ResetReplaced: "replaced",
-	ResetLower: "lower", ResetRebuilt: "rebuilt"}
+	ResetLower: "lower", ResetUnproven: "unproven", ResetRebuilt: "rebuilt"}
 
 func newPlay(t *testing.T, asks bool) *play {
 	start := time.Unix(1700000000, 0)
@@ -117,7 +118,7 @@ func (p *play) word(word string) {
 			fail("asks %s", got)
 		}
 	case word == "mark":
-		t.live(&Message{Seq: wire.EndSeq})
+		t.live(&Message{Seq: wire.EndSeq}, false)
 	case word == "conn":
 		t.connected(p.now, false)
 	case word == "recon":
@@ -131,8 +132,10 @@ func (p *play) word(word string) {
 		} else {
 			t.answer(p.now, p.message(word[1:]))
 		}
+	case word[0] == '~':
+		t.live(p.message(word[1:]), true)
 	case word[0] >= 'A' && word[0] <= 'Z':
-		t.live(p.message(word))
+		t.live(p.message(word), false)
 	default:
 		d, err := time.ParseDuration(word)
 		if err != nil {
@@ -144,15 +147,15 @@ func (p *play) word(word string) {
 }
 
 func TestTracker(t *testing.T) {
-	const joined = "?0 rA0 rA1 end >rA0 >rA1 " // in step with life A after batch 1
+	const joined = "?0 A1 rA0 rA1 end >rA0 >rA1 " // in step with life A after batch 1
 	for name, c := range map[string]struct {
 		alone  bool // no replay server
 		script string
 	}{
 		"in step":                            {script: joined + "?- A2 >A2 A3 >A3 ?-"},
-		"nothing to replay":                  {script: "?0 end ?- A0 >A0"},
+		"nothing to replay":                  {script: "?0 end A0 ?0 rA0 end >rA0 A1 >A1"},
 		"late, and live before the answer":   {script: "?0 A2 A3 rA0 rA1 rA2 end >rA0 >rA1 >rA2 >A3 ?-"},
-		"handed out before the end":          {script: "?0 rA0 >rA0 rA1 >rA1 A2 ?- end >A2"},
+		"handed out before the end":          {script: "?0 rA0 >rA0 rA1 >rA1 A2 ?- end ?1 rA1 rA2 end >rA2 A3 >A3"},
 		"empty, then not the first":          {script: "?0 end A2 ?0 rA0 rA1 rA2 rA3 end >rA0 >rA1 >rA2 >rA3 A3 A4 >A4"},
 		"history cut":                        {script: "?0 rA7 rA8 end >gap0+7 >rA7 >rA8"},
 		"history cut before a clear":         {script: "?0 rC7 rA8 end >rC7 >rA8"},
@@ -164,31 +167,31 @@ func TestTracker(t *testing.T) {
 		"duplicate":                          {script: joined + "A2 >A2 A2 ?2 rA2 end ?- A3 >A3"},
 		"number runs back, same life":        {script: joined + "A2 A3 >A2 >A3 A2 A4 ?3 rA3 rA4 end >rA4 ?-"},
 		"new life seen live":                 {script: joined + "A2 >A2 B0 ?2 end >reset:replaced ?0 rB0 end >rB0 B1 >B1"},
-		"new life after reconnect":           {script: joined + "recon ?1 end >reset:replaced ?0 rB0 end >rB0 B1 >B1"},
+		"new life after reconnect":           {script: joined + "recon ?1 end >reset:replaced ?0 rB0 end >rB0 B1 ?0 rB0 rB1 end >rB1 B2 >B2"},
 		"new life has passed the old number": {script: joined + "recon B5 ?1 rB1 >reset:replaced ?0 B6 rB0 rB1 rB2 rB3 rB4 rB5 end >rB0 >rB1 >rB2 >rB3 >rB4 >rB5 >B6 ?-"},
 		"new life goes on exactly there":     {script: joined + "recon B2 ?1 rB1 >reset:replaced ?0 rB0 rB1 rB2 end >rB0 >rB1 >rB2 ?-"},
 		"same life after reconnect":          {script: joined + "recon ?1 rA1 rA2 end >rA2 ?-"},
-		"old message after reconnect":        {script: joined + "recon A2 ?1 rB1 >reset:replaced ?0 rB0 rB1 end >rB0 >rB1 B2 >B2"},
+		"old message after reconnect":        {script: joined + "recon A2 ?1 rB1 >reset:replaced ?0 rB0 rB1 end >rB0 >rB1 B2 ?1 rB1 rB2 end >rB2 B3 >B3"},
 		"reconnect in a replay":              {script: "?0 rA0 >rA0 recon ?0 rB0 >reset:replaced ?0 rB0 rB1 end >rB0 >rB1"},
 		"history no longer reaches back":     {script: joined + "A9 ?1 rA7 >reset:replaced ?0 rA7 rA8 rA9 end >gap0+7 >rA7 >rA8 >rA9 A10 >A10"},
-		"mark":                               {script: joined + "mark >reset:mark C0 >C0 A1 >A1 ?-"},
+		"mark":                               {script: joined + "mark >reset:mark C0 ?0 rC0 end >rC0 A1 >A1 ?-"},
 		"mark, then not the first":           {script: joined + "mark B1 >reset:mark ?0 rB0 rB1 end >rB0 >rB1"},
-		"mark in a replay":                   {script: "?0 A5 mark >reset:mark ?- B0 >B0"},
+		"mark in a replay":                   {script: "?0 A5 mark rA0 >rA0 end ?0 rA0 rA1 rA2 rA3 rA4 rA5 end >rA1 >rA2 >rA3 >rA4 >rA5 A6 >A6"},
 		"quiet after the handshake":          {script: "?0 end conn ?- 250ms ?0 rA0 end >rA0 ?- 1h ?-"},
 		"handshake after the replay":         {script: "?0 rA0 rA1 >rA0 >rA1 conn B2 ?1 rB1 >reset:replaced ?0 rB0 rB1 rB2 end >rB0 >rB1 >rB2"},
-		"live after the handshake":           {script: "?0 end conn A0 >A0 250ms ?- 1h ?-"},
+		"live after the handshake":           {script: "?0 end conn A0 ?0 rA0 end >rA0 250ms ?- 1h ?-"},
 		"no answer":                          {script: "?0 A3 A4 5s ?- 200ms ?0 5s >gap0+3 >A3 >A4 A6 >gap5+1 >A6"},
 		"answer at the second try":           {script: "?0 rA0 >rA0 5s ?- 200ms ?0 rA0 rA1 end >rA1"},
 		"progress is no time-out":            {script: "?0 4s rA0 4s rA1 4s end >rA0 >rA1"},
-		"rebuilt later":                      {script: "?0 A3 5s 200ms ?0 5s >gap0+3 >A3 ?- 1s ?0 A4 >A4 rA0 >reset:rebuilt >rA0 A5 rA1 rA2 rA3 rA4 end >rA1 >rA2 >rA3 >rA4 >A5 ?- A6 >A6"},
+		"rebuilt later":                      {script: "?0 A3 5s 200ms ?0 5s >gap0+3 >A3 ?- 1s ?0 A4 >A4 rA0 >reset:rebuilt >rA0 A5 rA1 rA2 rA3 rA4 end >rA1 >rA2 >rA3 >rA4 ?4 rA4 rA5 end >rA5 ?- A6 >A6"},
 		"rebuilding fails at first":          {script: "?0 A3 5s 200ms ?0 5s >gap0+3 >A3 1s ?0 5s A4 >A4 ?- 1s ?- 1s ?0 rA0 >reset:rebuilt >rA0 end"},
 		"nothing to rebuild from":            {script: "?0 A3 5s 200ms ?0 5s >gap0+3 >A3 1s ?0 end A5 >gap4+1 >A5 2s ?0 end ?- 3s ?- 1s ?0"},
 		"connected after giving up":          {script: "?0 5s 200ms ?0 5s ?- conn ?0 rA0 end >rA0 ?- 250ms ?0 rA0 end ?- 1h ?-"},
 		"live overflows":                     {script: joined + "A4 ?1 A5 A6 A7 A8 A9 rA1 rA2 rA3 end >rA2 >rA3 ?3 rA3 rA4 rA5 end >rA4 >rA5 >A6 >A7 >A8 >A9"},
 		"live overflows and no progress":     {script: joined + "A4 ?1 A5 A6 A7 A8 rA1 end >gap2+3 >A5 >A6 >A7 >A8 ?-"},
 		"overflow keeps that it ran back":    {script: joined + "A4 ?1 B0 B1 B2 B3 B4 rA1 rA2 rA3 rA4 end >rA2 >rA3 >rA4 ?4 end >reset:replaced ?0 rB0 rB1 rB2 rB3 rB4 end >rB0 >rB1 >rB2 >rB3 >rB4"},
-		"rebuilt from another life":          {script: "?0 A3 5s 200ms ?0 5s >gap0+3 >A3 1s ?0 rB0 >reset:rebuilt >rB0 end B1 >B1 ?-"},
-		"mark while nobody answers":          {script: "?0 A3 5s 200ms ?0 5s >gap0+3 >A3 mark >reset:mark B0 >B0 1h ?-"},
+		"rebuilt from another life":          {script: "?0 A3 5s 200ms ?0 5s >gap0+3 >A3 1s ?0 rB0 >reset:rebuilt >rB0 end B1 ?0 rB0 rB1 end >rB1 B2 >B2 ?-"},
+		"mark while nobody answers":          {script: "?0 A3 5s 200ms ?0 5s >gap0+3 >A3 mark >reset:mark B0 >B0 B1 >B1 1h ?0"},
 		"answer below the start":             {script: joined + "A4 ?1 rA0 ?- 200ms ?1 rA1 rA2 rA3 end >rA2 >rA3 >A4"},
 		"answer out of order":                {script: "?0 rA0 rA2 rA1 >rA0 >gap1+1 >rA2 ?- 200ms ?2 rA2 end"},
 		"answer twice":                       {script: "?0 rA0 rA0 >rA0 ?- 200ms ?0 rA0 end"},
@@ -273,14 +276,14 @@ func TestTrackerBounds(t *testing.T) {
 		p.tr.bytes = 1000
 		p.run("?0")
 		for i := range 100 {
-			p.tr.live(&Message{Seq: uint64(i), Payload: make([]byte, 5000)})
+			p.tr.live(&Message{Seq: uint64(i), Payload: make([]byte, 5000)}, false)
 		}
 		if len(p.tr.pending) != 1 || p.tr.pendingBytes != p.tr.pending[0].size() {
 			t.Errorf("%d held, %d bytes", len(p.tr.pending), p.tr.pendingBytes)
 		}
 		p.tr.dropPending()
 		for i := range 100 {
-			p.tr.live(&Message{Seq: uint64(i), Payload: make([]byte, 200)})
+			p.tr.live(&Message{Seq: uint64(i), Payload: make([]byte, 200)}, false)
 		}
 		if len(p.tr.pending) != 3 || p.tr.stats.Overflows == 0 {
 			t.Errorf("%d held, %d dropped", len(p.tr.pending), p.tr.stats.Overflows)
@@ -301,21 +304,27 @@ func TestTrackerBounds(t *testing.T) {
 }
 
 // A tracker between a random publisher, lossy in all ways that it may be, and a
-// reader that keeps a list: whatever happens, the list is at the end what the
-// last life has sent, never anything twice or out of order; and as long as
-// requests are answered (every second seed), nothing is told to be lost.
+// reader that keeps a list: what is handed out between two resets is of one
+// life, and whatever happens, the list is at the end what the last life has
+// sent, never anything twice or out of order; and as long as requests are
+// answered (every second seed), nothing is told to be lost.
 func TestTrackerRandom(t *testing.T) {
-	for seed := range uint64(4000) {
+	for seed := range uint64(6000) {
 		w := &world{play: newPlay(t, true), rand: rand.New(rand.NewPCG(seed, 1)),
-			seed: seed, answers: seed%2 == 0, life: 'A', asking: -1}
+			seed: seed, answers: seed%2 == 0, life: 'A', asking: -1, connected: true}
 		w.publish()
-		for range 60 {
+		for range 80 {
 			w.now = w.now.Add(askEvery)
 			w.act()
 			w.read()
 		}
-		w.answers = true
-		w.word(w.publish())
+		w.answers, w.ending = true, true
+		w.connect()
+		w.publish()
+		w.queue = append(w.queue, queued{w.sent[len(w.sent)-1], w.conn})
+		for len(w.queue) > 0 {
+			w.poll()
+		}
 		for range 10 {
 			w.read()
 			w.now = w.now.Add(2 * rebuildPauseMax)
@@ -335,38 +344,94 @@ type world struct {
 	rand    *rand.Rand
 	seed    uint64
 	answers bool
+	ending  bool // nothing new is published
 	life    rune
 	sent    []string // by the life that there is
 	got     []string // by the reader, since the last reset
 	asking  int      // from where, or -1
+
+	// The live connection and the queue at its end, as ZeroMQ has them: what
+	// connections before have left is in front, and that there is another one is
+	// known before a message of it is looked at.
+	connected     bool
+	conn, noticed int
+	queue         []queued
+	emptied       bool // since the newest connection was noticed
 }
 
-func (w *world) publish() string {
+type queued struct {
+	word string
+	conn int
+}
+
+func (w *world) publish() {
 	s := fmt.Sprintf("%c%d", w.life, len(w.sent))
 	w.sent = append(w.sent, s)
-	return s
+	if w.connected && w.rand.IntN(4) > 0 {
+		w.queue = append(w.queue, queued{s, w.conn})
+	}
+}
+
+// poll takes the next message off the live socket, if there is one.
+func (w *world) poll() {
+	if len(w.queue) == 0 {
+		w.emptied = true
+		return
+	}
+	q := w.queue[0]
+	w.queue = w.queue[1:]
+	if q.conn > w.noticed || w.rand.IntN(2) == 0 {
+		w.notice()
+	}
+	if w.noticed > 0 && !w.emptied {
+		q.word = "~" + q.word
+	}
+	w.word(q.word)
+}
+
+func (w *world) notice() {
+	if w.noticed < w.conn {
+		w.noticed, w.emptied, w.asking = w.conn, false, -1
+		w.word("recon")
+	}
+}
+
+func (w *world) connect() {
+	if !w.connected {
+		w.connected = true
+		w.conn++
+	}
 }
 
 // act lets one thing happen.
 func (w *world) act() {
-	switch n := w.rand.IntN(10); {
-	case n < 5:
-		if s := w.publish(); w.rand.IntN(4) > 0 {
-			w.word(s)
+	switch n := w.rand.IntN(24); {
+	case n < 8:
+		w.publish()
+	case n < 14:
+		w.poll()
+	case n < 15:
+		if w.connected {
+			w.queue = append(w.queue, queued{w.sent[w.rand.IntN(len(w.sent))], w.conn}) // once more
 		}
-	case n < 6:
-		w.word(w.sent[w.rand.IntN(len(w.sent))]) // once more
-	case n < 7:
+	case n < 16:
 		// A new life, which may be longer than the old one by the time the
 		// connection is there. C is another kind of batch.
 		if w.life++; w.life == 'C' {
 			w.life++
 		}
-		w.sent, w.asking = nil, -1
+		w.sent, w.asking, w.connected = nil, -1, false
 		for range 1 + w.rand.IntN(30) {
 			w.publish()
 		}
-		w.word("recon")
+	case n < 17:
+		// The connection breaks, or the new one is there.
+		if w.rand.IntN(4) == 0 {
+			w.connected = false
+		}
+		w.connect()
+	case n < 18:
+		w.notice()
 	case !w.answers && w.rand.IntN(2) == 0:
 		w.word("5s")
 		w.asking = -1
@@ -386,8 +451,14 @@ func (w *world) answer() {
 		if w.tr.request != request {
 			return // beginning anew
 		}
-		if w.rand.IntN(4) == 0 {
-			w.word(w.publish())
+		if !w.ending && w.rand.IntN(4) == 0 {
+			w.publish()
+		}
+		if w.rand.IntN(2) == 0 {
+			w.poll()
+		}
+		if w.tr.request != request {
+			return // cut short by a new connection
 		}
 		if w.rand.IntN(2) == 0 {
 			w.take()
@@ -411,6 +482,9 @@ func (w *world) take() {
 			w.got = nil
 		case item.Kind == ItemBatch:
 			w.got = append(w.got, string(item.Message.Payload))
+			if n := len(w.got); w.got[n-1][0] != w.got[0][0] {
+				w.t.Fatalf("seed %d: %s: two lives are mixed: %v", w.seed, w.text, w.got)
+			}
 		case w.answers && w.seed%2 == 0:
 			w.t.Fatalf("seed %d: %s: gap %d+%d", w.seed, w.text, item.From, item.Lost)
 		}

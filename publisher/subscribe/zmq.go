@@ -94,12 +94,16 @@ type Message struct {
 type Client struct {
 	ctx     *zmq.Context
 	limit   int // of a frame, in bytes
+	hwm     int
 	socket  *zmq.Socket
 	monitor *zmq.Socket
 	// lost is when a connection ended, until ZeroMQ tries again.
 	lost time.Time
 	// handshakes counts how often the client was connected.
 	handshakes int
+	// stale is how many of the next messages at most may have come over a
+	// connection before the newest one that is known of.
+	stale int
 }
 
 // Connect begins to receive. It returns ErrEndpoint for an endpoint that cannot
@@ -119,7 +123,7 @@ func Connect(o ClientOptions) (*Client, error) {
 	if o.MaxMessage == 0 {
 		o.MaxMessage = DefaultMaxMessage
 	}
-	c := &Client{limit: o.MaxMessage}
+	c := &Client{limit: o.MaxMessage, hwm: o.HWM}
 	if c.ctx, err = zmq.NewContext(); err != nil {
 		return nil, &Error{"connect", err, "context"}
 	}
@@ -208,7 +212,11 @@ func (c *Client) poll() (*Message, error) {
 	case err != nil:
 		return nil, &Error{"receive", err, ""}
 	case n == 0:
+		c.stale = 0
 		return nil, nil
+	}
+	c.stale = max(c.stale-1, 0)
+	switch {
 	case n != len(frames):
 		return nil, &Error{"receive", ErrFrames, fmt.Sprintf("%d frames, want %d", n, len(frames))}
 	}
@@ -263,9 +271,14 @@ func (c *Client) watch() {
 		case zmq.EVENT_DISCONNECTED:
 			c.lost = time.Now()
 		case zmq.EVENT_HANDSHAKE_SUCCEEDED:
-			c.handshakes++
-			// Makes the socket do what it has been told: to throw away what
-			// is left of the connection before.
+			// What the connection before has left stays in the queue, in front
+			// of what the new one brings, and all of it is there by now. There
+			// is nothing left once the queue was empty, or as many have been
+			// read as it can hold (twice, because its bound is not sharp).
+			if c.handshakes++; c.handshakes > 1 {
+				c.stale = 2*c.hwm + 1
+			}
+			// Makes the socket do what it has been told: to subscribe anew.
 			c.socket.GetEvents()
 		}
 	}
