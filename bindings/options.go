@@ -25,6 +25,22 @@ const (
 	PolicyLRFU Policy = cgo.PolicyLRFU
 )
 
+// CopyMethod says who copies pages on a CUDA device.
+type CopyMethod uint32
+
+// The methods.
+const (
+	// CopyCalibrated: whoever was faster when the manager was made, which takes up
+	// to 50 ms.
+	CopyCalibrated CopyMethod = cgo.CopyCalibrated
+	// CopyPublished: by figures that others have published, without measuring.
+	CopyPublished CopyMethod = cgo.CopyPublished
+	// CopyEngine: always the copy engine.
+	CopyEngine CopyMethod = cgo.CopyEngine
+	// CopyKernel: always a kernel, but for pieces that are no multiples of 16 bytes.
+	CopyKernel CopyMethod = cgo.CopyKernel
+)
+
 // Config says how a Manager is made. Zero fields take the defaults of the C
 // library (kvc_config_init), which are named here.
 type Config struct {
@@ -69,6 +85,8 @@ type Config struct {
 	// up to 2^24; default 0: as many as blocks and partly filled tails can hold.
 	// Memory for them (72 bytes each) is taken as they come.
 	MaxDigests int
+	// Copies says who copies pages on a CUDA device; default CopyCalibrated.
+	Copies CopyMethod
 	// Poison makes the host device fill freed pages with a pattern and check
 	// it before they are handed out again, so that a late write shows.
 	Poison bool
@@ -100,6 +118,7 @@ func (c *Config) raw() (cgo.Config, error) {
 		}
 	}
 	raw.Policy = uint32(c.Policy)
+	raw.Copies = uint32(c.Copies)
 	if c.PageBytes != 0 {
 		raw.PageBytes = c.PageBytes
 	}

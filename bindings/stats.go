@@ -60,6 +60,9 @@ type Stats struct {
 
 	Digests uint64 // different multimodal digests in use
 
+	CopiedPages uint64 // inside the pool: tails of forks
+	CopiedBytes uint64 // of these, by the device; 0 where the engine has the memory
+
 	MetadataBytes uint64        // host memory of arenas and tables
 	Prefault      time.Duration // what touching them took when the manager was made
 }
@@ -116,6 +119,8 @@ func (m *Manager) Stats() (Stats, error) {
 		ReclaimedPages:     raw.ReclaimedPages,
 		CancelledSequences: raw.CancelledSequences,
 		Digests:            raw.Digests,
+		CopiedPages:        raw.CopiedPages,
+		CopiedBytes:        raw.CopiedBytes,
 		MetadataBytes:      raw.MetadataBytes,
 		Prefault:           time.Duration(raw.PrefaultNs),
 	}, nil

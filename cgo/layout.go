@@ -204,6 +204,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Config{}.DeviceOrdinal) - unsafe.Sizeof(C.kvc_config{}.device_ordinal)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Config{}.MaxDigests) - unsafe.Offsetof(C.kvc_config{}.max_digests)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Config{}.MaxDigests) - unsafe.Sizeof(C.kvc_config{}.max_digests)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.Copies) - unsafe.Offsetof(C.kvc_config{}.copies)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.Copies) - unsafe.Sizeof(C.kvc_config{}.copies)]struct{}{}
 
 	// kvc_scope
 	_ [0]struct{} = [unsafe.Sizeof(Scope{}) - unsafe.Sizeof(C.kvc_scope{})]struct{}{}
@@ -482,6 +484,10 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.PeakQuarantinedPages) - unsafe.Sizeof(C.kvc_stats{}.peak_quarantined_pages)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Stats{}.Digests) - unsafe.Offsetof(C.kvc_stats{}.digests)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.Digests) - unsafe.Sizeof(C.kvc_stats{}.digests)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.CopiedPages) - unsafe.Offsetof(C.kvc_stats{}.copied_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.CopiedPages) - unsafe.Sizeof(C.kvc_stats{}.copied_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.CopiedBytes) - unsafe.Offsetof(C.kvc_stats{}.copied_bytes)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.CopiedBytes) - unsafe.Sizeof(C.kvc_stats{}.copied_bytes)]struct{}{}
 
 	// kvc_resident_block
 	_ [0]struct{} = [unsafe.Sizeof(ResidentBlock{}) - unsafe.Sizeof(C.kvc_resident_block{})]struct{}{}

@@ -31,6 +31,14 @@ const (
 	DeviceCUDA = C.KVC_DEVICE_CUDA
 )
 
+// Values of kvc_copy_method.
+const (
+	CopyCalibrated = C.KVC_COPY_CALIBRATED
+	CopyPublished  = C.KVC_COPY_PUBLISHED
+	CopyEngine     = C.KVC_COPY_ENGINE
+	CopyKernel     = C.KVC_COPY_KERNEL
+)
+
 // Config is kvc_config.
 type Config struct {
 	StructSize     uint32
@@ -49,7 +57,7 @@ type Config struct {
 	LRFUGhosts         uint32
 	DeviceOrdinal      uint32
 	MaxDigests         uint32
-	_                  uint32
+	Copies             uint32
 }
 
 // Init sets the struct size and the library's defaults.
@@ -121,6 +129,8 @@ type Stats struct {
 	PeakPinnedPages      uint64
 	PeakQuarantinedPages uint64
 	Digests              uint64
+	CopiedPages          uint64
+	CopiedBytes          uint64
 }
 
 // HistogramSlots is KVC_HISTOGRAM_SLOTS.

@@ -25,6 +25,7 @@
 #include "native/src/host_tables.cpp"
 #include "native/src/kernel_view.cpp"
 #include "native/src/manager.cpp"
+#include "native/src/page_copy.cpp"
 #include "native/src/page_pool.cpp"
 #include "native/src/pins.cpp"
 #include "native/src/prefix_tree.cpp"

@@ -3,9 +3,20 @@
 
 #include "cuda/src/cuda_device.h"
 
+#include <utility>
+
 #include "cuda/src/budget.h"
+#include "cuda/src/calibrate.h"
 
 namespace kvcast::cuda {
+
+namespace cuda_device {
+
+// Tables of the copies in flight, a quarter of it at most for one batch: 8 bytes a page,
+// 24 a part of one. Without room in it the copy engine does the work.
+constexpr uint64_t kCopyRingBytes = 256 << 10;
+
+}  // namespace cuda_device
 
 DeviceContext CudaDevice::MakeContext(const DriverApi& api, const kvc_config& config) {
   if ((config.flags & KVC_CONFIG_POISON) != 0) {
@@ -32,7 +43,61 @@ CudaDevice::CudaDevice(const DriverApi& api, const kvc_config& config)
   }
   bytes_ =
       PagesFor({0, config.capacity_blocks, 0}, config.page_bytes, free_bytes) * config.page_bytes;
+  page_bytes_ = config.page_bytes;
   memory_ = std::make_unique<PoolMemory>(context_, PoolSize{bytes_, bytes_, 0});
+  copy_ring_ = std::make_unique<PinnedRing>(context_, events_, cuda_device::kCopyRingBytes);
+  CopyPolicy policy = config.copies == KVC_COPY_CALIBRATED
+                          ? Calibrate(context_, events_, kernels_).policy
+                          : PublishedPolicy(context_.coherent_link());
+  if (config.copies == KVC_COPY_ENGINE) policy.forced = Method::kEngine;
+  if (config.copies == KVC_COPY_KERNEL) policy.forced = Method::kKernel;
+  copier_ = std::make_unique<PageCopier>(context_, kernels_, *copy_ring_, policy);
+  streams_.SetCopier([this](StreamHandle stream, const std::vector<PageCopy>& copies) {
+    CopyBatch(stream, copies);
+  });
+}
+
+uint32_t CudaDevice::CopySlot(uint32_t slot) {
+  if (slot != 0 && !streams_.IsSteps(slot)) return slot;
+  if (copy_slot_ == 0) copy_slot_ = streams_.OpenOwn();
+  return copy_slot_;
+}
+
+uint64_t CudaDevice::Copy(uint32_t slot, const PageCopy& copy, const FenceList& after) noexcept {
+  streams_.NoteCopy(slot, copy, after);
+  if (copy.tokens == 0 || parts_.empty()) return page_bytes_;
+  uint64_t bytes = 0;
+  for (const PagePart& part : parts_[copy.tokens - 1]) bytes += part.bytes;
+  return bytes;
+}
+
+void CudaDevice::SetParts(std::vector<std::vector<PagePart>> parts) { parts_ = std::move(parts); }
+
+// Under a ContextScope, one at a time.
+void CudaDevice::CopyBatch(StreamHandle stream, const std::vector<PageCopy>& copies) {
+  const uint64_t base = memory_->base();
+  if (parts_.empty()) {
+    pairs_.clear();
+    for (const PageCopy& copy : copies) pairs_.push_back({copy.from, copy.to});
+    const PageSide pool{base, page_bytes_};
+    copier_->CopyPages(stream, Direction::kOnDevice, pool, pool, page_bytes_, pairs_.data(),
+                       static_cast<uint32_t>(pairs_.size()), /*stable_source=*/false);
+    return;
+  }
+  pieces_.clear();
+  for (const PageCopy& copy : copies) {
+    const uint64_t from = base + copy.from * page_bytes_;
+    const uint64_t to = base + copy.to * page_bytes_;
+    if (copy.tokens == 0) {
+      pieces_.push_back({from, to, page_bytes_});
+      continue;
+    }
+    for (const PagePart& part : parts_[copy.tokens - 1]) {
+      pieces_.push_back({from + part.offset, to + part.offset, part.bytes});
+    }
+  }
+  copier_->CopyPieces(stream, Direction::kOnDevice, pieces_.data(),
+                      static_cast<uint32_t>(pieces_.size()), /*stable_source=*/false);
 }
 
 void CudaDevice::BeginCall() noexcept {

@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "cuda/src/cuda_tables.h"
+#include "cuda/src/page_copier.h"
 #include "cuda/src/pool_memory.h"
 #include "cuda/src/stream_table.h"
 #include "native/src/device.h"
@@ -42,6 +44,11 @@ class CudaDevice final : public Device {
   uint64_t Progress() const override { return streams_.Progress(); }
   void Wait(uint32_t slot, Fence fence) override { streams_.Wait(slot, fence); }
 
+  uint32_t CopySlot(uint32_t slot) override;
+  void ReserveCopies(uint32_t count) override { streams_.ReserveCopies(count); }
+  uint64_t Copy(uint32_t slot, const PageCopy& copy, const FenceList& after) noexcept override;
+  void SetParts(std::vector<std::vector<PagePart>> parts) override;
+
   uint64_t OpenTable(uint32_t rows, uint32_t columns, int32_t absent, uint32_t staging,
                      uint64_t* address) override {
     return tables_.Open(rows, columns, absent, staging, address);
@@ -64,16 +71,27 @@ class CudaDevice final : public Device {
   [[nodiscard]] uint32_t AdoptStream(StreamHandle stream) { return streams_.Adopt(stream); }
   [[nodiscard]] StreamHandle stream(uint32_t slot) const { return streams_.handle(slot); }
   [[nodiscard]] const DeviceContext& context() const { return context_; }
+  // Null when the pool keeps the books only.
+  [[nodiscard]] PageCopier* copier() { return copier_.get(); }
 
  private:
   static DeviceContext MakeContext(const DriverApi& api, const kvc_config& config);
+
+  void CopyBatch(StreamHandle stream, const std::vector<PageCopy>& copies);
 
   // In the order in which they need each other.
   DeviceContext context_;
   EventPool events_;
   std::unique_ptr<PoolMemory> memory_;  // null when the pool keeps the books only
   uint64_t bytes_ = 0;
+  uint64_t page_bytes_ = 0;
   KernelImage kernels_;
+  std::unique_ptr<PinnedRing> copy_ring_;  // as is its user
+  std::unique_ptr<PageCopier> copier_;
+  std::vector<std::vector<PagePart>> parts_;
+  uint32_t copy_slot_ = 0;                // under the manager's lock
+  std::vector<kernels::PagePair> pairs_;  // of a batch; submitters take turns
+  std::vector<Piece> pieces_;
   StreamTable streams_;
   CudaTables tables_;
 };

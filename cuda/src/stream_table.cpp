@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 namespace kvcast::cuda {
@@ -130,15 +131,46 @@ uint64_t StreamTable::Record(uint32_t index) {
     return slot.reached.load(std::memory_order_relaxed) < slot.submitted ? slot.submitted : 0;
   }
   if (!slot.record_last) {
-    Noted noted;
-    noted.slot = index;
-    noted.position = slot.submitted + 1;
-    noted_list_.push_back(std::move(noted));
+    AppendLocked(index, What::kRecord).position = slot.submitted + 1;
     ++slot.submitted;
     slot.record_last = true;
-    noted_.store(true, std::memory_order_release);
   }
   return slot.submitted;
+}
+
+// With the mutex. Takes memory only when no spare note is left.
+StreamTable::Noted& StreamTable::AppendLocked(uint32_t slot, What what) {
+  if (spare_.empty()) spare_.emplace_back();
+  noted_list_.splice(noted_list_.end(), spare_, spare_.begin());
+  Noted& noted = noted_list_.back();
+  noted.what = what;
+  noted.slot = slot;
+  slots_[slot].record_last = false;
+  noted_.store(true, std::memory_order_release);
+  return noted;
+}
+
+uint32_t StreamTable::OpenOwn() {
+  const uint32_t slot = Take(nullptr, true);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (slot != 0) slots_[slot].unmade = true;
+  return slot;
+}
+
+void StreamTable::ReserveCopies(uint32_t count) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  // Each may wait for all other streams; the copy and the record make two more.
+  while (spare_.size() < size_t{count} * (kDeviceSlots + 1)) spare_.emplace_back();
+}
+
+void StreamTable::NoteCopy(uint32_t index, const PageCopy& copy, const FenceList& after) noexcept {
+  std::lock_guard<std::mutex> lock(mutex_);
+  after.ForEach([&](const Fence& fence) {
+    if (fence.slot == index) return;
+    if (slots_[fence.slot].reached.load(std::memory_order_relaxed) >= fence.position) return;
+    AppendLocked(index, What::kWait).fence = fence;
+  });
+  AppendLocked(index, What::kCopy).copy = copy;
 }
 
 bool StreamTable::Reached(uint32_t slot, uint64_t position) const {
@@ -167,24 +199,12 @@ void StreamTable::Wait(uint32_t index, Fence fence) {
     throw Error(KVC_NOT_NOW,
                 "a CUDA stream cannot wait for a step of the host: retry when it is done");
   }
-  Noted noted;
-  noted.what = What::kWait;
-  noted.slot = index;
-  noted.fence = fence;
-  noted_list_.push_back(std::move(noted));
-  slots_[index].record_last = false;
-  noted_.store(true, std::memory_order_release);
+  AppendLocked(index, What::kWait).fence = fence;
 }
 
 void StreamTable::Note(uint32_t index, std::function<void(StreamHandle)> work) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Noted noted;
-  noted.what = What::kWork;
-  noted.slot = index;
-  noted.work = std::move(work);
-  noted_list_.push_back(std::move(noted));
-  slots_[index].record_last = false;
-  noted_.store(true, std::memory_order_release);
+  AppendLocked(index, What::kWork).work = std::move(work);
 }
 
 StreamHandle StreamTable::handle(uint32_t slot) const {
@@ -227,11 +247,13 @@ uint32_t StreamTable::Submit() noexcept {
       try {
         leaves_.fill(false);
         const ContextScope scope(context_);
-        for (Noted& noted : doing_) {
-          if (leaves_[noted.slot] || !Do(noted)) {
-            leaves_[noted.slot] = true;
-            left_.push_back(std::move(noted));
+        for (auto first = doing_.begin(); first != doing_.end();) {
+          const auto end = BatchEnd(first);
+          if (leaves_[first->slot] || !Do(*first)) {
+            leaves_[first->slot] = true;
+            left_.splice(left_.end(), doing_, first, end);
           }
+          first = end;
         }
       } catch (const Error& error) {
         Break(error);
@@ -239,13 +261,12 @@ uint32_t StreamTable::Submit() noexcept {
         Break(Error(KVC_INTERNAL, error.what()));
       }
     }
-    doing_.clear();
-    if (!left_.empty()) {
-      left = static_cast<uint32_t>(left_.size());
-      std::lock_guard<std::mutex> lock(mutex_);
-      for (Noted& later : noted_list_) left_.push_back(std::move(later));
-      noted_list_.swap(left_);
-      left_.clear();
+    for (Noted& noted : doing_) noted.work = nullptr;
+    left = static_cast<uint32_t>(left_.size());
+    std::lock_guard<std::mutex> lock(mutex_);
+    spare_.splice(spare_.end(), doing_);
+    if (left != 0) {
+      noted_list_.splice(noted_list_.begin(), left_);
       noted_.store(true, std::memory_order_release);
     }
   }
@@ -253,12 +274,53 @@ uint32_t StreamTable::Submit() noexcept {
   return left;
 }
 
-// False when it cannot be done yet.
+// Copies that follow each other on one stream go to the driver as one batch, in
+// batch_; the next note to be done is returned. Records between them are passed over
+// where a later one covers them.
+StreamTable::Notes::iterator StreamTable::BatchEnd(Notes::iterator first) {
+  batch_.clear();
+  auto end = std::next(first);
+  if (first->what != What::kCopy) return end;
+  batch_.push_back(first->copy);
+  size_t whole = 1;
+  bool recorded = false;
+  for (auto at = end; at != doing_.end() && at->slot == first->slot; ++at) {
+    if (at->what == What::kCopy) {
+      batch_.push_back(at->copy);
+      if (recorded) continue;
+      end = std::next(at);
+    } else if (at->what == What::kRecord) {
+      recorded = true;
+      end = at;
+    } else {
+      break;
+    }
+    whole = batch_.size();
+  }
+  batch_.resize(whole);
+  return end;
+}
+
+// Under a ContextScope, with submit_mutex_.
+void StreamTable::MakeStream(uint32_t index) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!slots_[index].unmade) return;
+  }
+  StreamHandle stream = nullptr;
+  KVCAST_CUDA(context_.api(), stream_create, &stream, kStreamNonBlocking);
+  std::lock_guard<std::mutex> lock(mutex_);
+  slots_[index].stream = stream;
+  slots_[index].unmade = false;
+}
+
+// False when it cannot be done yet. Of copies: all of batch_.
 bool StreamTable::Do(const Noted& noted) {
   const DriverApi& api = context_.api();
   StreamHandle stream = nullptr;
   EventHandle event = nullptr;
   bool reached = true;
+  MakeStream(noted.slot);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stream = slots_[noted.slot].stream;
@@ -276,6 +338,9 @@ bool StreamTable::Do(const Noted& noted) {
   switch (noted.what) {
     case What::kWork:
       noted.work(stream);
+      break;
+    case What::kCopy:
+      copier_(stream, batch_);
       break;
     case What::kWait:
       // A fence without an event is one whose record was left.

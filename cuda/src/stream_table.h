@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -78,6 +79,21 @@ class StreamTable {
   // Fences recorded later cover it.
   void Note(uint32_t slot, std::function<void(StreamHandle)> work);
 
+  // What makes the copies of one batch: all on one stream, in the order given where
+  // they depend on each other. Set before the first copy.
+  using Copier = std::function<void(StreamHandle, const std::vector<PageCopy>&)>;
+  void SetCopier(Copier copier) { copier_ = std::move(copier); }
+  // A slot for work of the device's own, on a stream that the first Submit with work
+  // for it makes; 0 when all are in use.
+  [[nodiscard]] uint32_t OpenOwn();
+  // Room for `count` calls of NoteCopy, each with a Record after it. Throws, and
+  // then nothing has changed.
+  void ReserveCopies(uint32_t count);
+  // Notes a copy behind the fences `after`. Those of steps keep back all that is
+  // noted for the slot, until the host has ended them: so they are for slots of
+  // the device's own.
+  void NoteCopy(uint32_t slot, const PageCopy& copy, const FenceList& after) noexcept;
+
   // The first error of the driver that Submit or Poll met, or null: then fences
   // may never be reached, and the device is of no more use.
   [[nodiscard]] const Error* broken() const;
@@ -95,23 +111,29 @@ class StreamTable {
     bool open = false;
     bool ours = false;
     bool steps = false;
+    bool unmade = false;       // its stream is to be made when it gets work
     bool doomed = false;       // closed: a later Open or the destructor destroys the stream
     bool record_last = false;  // the newest note is a record, which serves later ones too
     uint64_t submitted = 0;
     std::atomic<uint64_t> reached{0};
     std::deque<Pending> pending;  // oldest first; guarded by mutex_
   };
-  enum class What { kRecord, kWait, kWork };
+  enum class What { kRecord, kWait, kWork, kCopy };
   struct Noted {
     What what = What::kRecord;
     uint32_t slot = 0;
     uint64_t position = 0;
     Fence fence;
+    PageCopy copy;
     std::function<void(StreamHandle)> work;
   };
 
   [[nodiscard]] uint32_t Take(StreamHandle stream, bool ours, bool steps = false);
   [[nodiscard]] bool Capturing(StreamHandle stream) const;
+  using Notes = std::list<Noted>;
+  Noted& AppendLocked(uint32_t slot, What what);
+  void MakeStream(uint32_t slot);
+  [[nodiscard]] Notes::iterator BatchEnd(Notes::iterator first);
   [[nodiscard]] bool Do(const Noted& noted);
   void Break(const Error& error) noexcept;
   void PollLocked();
@@ -122,9 +144,12 @@ class StreamTable {
   std::mutex submit_mutex_;
   mutable std::mutex mutex_;
   std::array<Slot, kDeviceSlots> slots_;
-  std::vector<Noted> noted_list_;
-  std::vector<Noted> doing_;  // submit_mutex_, as the next two
-  std::vector<Noted> left_;
+  Notes noted_list_;
+  Notes spare_;  // notes that have been done, to be used again
+  Notes doing_;  // submit_mutex_, as the next three
+  Notes left_;
+  std::vector<PageCopy> batch_;
+  Copier copier_;
   std::array<bool, kDeviceSlots> leaves_{};  // slots with something left
   std::atomic<bool> noted_{false};
   std::atomic<uint64_t> outstanding_{0};  // events recorded and not reached

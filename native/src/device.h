@@ -6,19 +6,13 @@
 #define KVCAST_NATIVE_SRC_DEVICE_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "kvcast/kvcast.h"
+#include "native/src/fence_list.h"
 #include "native/src/types.h"
 
 namespace kvcast {
-
-// A point on the device stream in a slot. Positions of a slot only grow, also
-// over the streams that use it one after another, so a fence needs no life of
-// its own: whoever keeps the two numbers can ask at any later time.
-struct Fence {
-  uint32_t slot = 0;
-  uint64_t position = 0;
-};
 
 // Whole rows of a table, in the caller's memory.
 struct TableRows {
@@ -34,8 +28,19 @@ struct DeviceMemory {
   uint64_t bytes = 0;
 };
 
-// Slot 0 is the host itself: nothing is ever outstanding on it.
-inline constexpr uint32_t kDeviceSlots = 64;
+// One page of the pool into another: what its first `tokens` tokens take, if the
+// device knows where that is (SetParts), else all of it.
+struct PageCopy {
+  PageId from = 0;
+  PageId to = 0;
+  uint32_t tokens = 0;
+};
+
+// A part of a page.
+struct PagePart {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
 
 // Called under the manager's lock, but for what says otherwise: implementations must
 // not wait, and take no lock that is held while work runs on another thread for long.
@@ -77,6 +82,21 @@ class Device {
   [[nodiscard]] virtual uint64_t Progress() const = 0;
   // Later work of `slot` waits for `fence`.
   virtual void Wait(uint32_t slot, Fence fence) = 0;
+
+  // Copies inside the pool. They are queued on the stream that the work they are for
+  // is on; work of the host and of step streams has no queue, its copies go to a
+  // stream of the device's own, which takes a slot at first need.
+  // The slot where copies for `slot` are queued; 0 when all slots are in use.
+  [[nodiscard]] virtual uint32_t CopySlot(uint32_t slot) = 0;
+  // Makes room for `count` calls of Copy, and for a Record after each, which
+  // then cannot fail. Throws Error with nothing changed. Room that is not used stays.
+  virtual void ReserveCopies(uint32_t count) = 0;
+  // Queues a copy on a slot that CopySlot named, behind the fences `after`; those of
+  // steps may hold up a stream of the device's own only. Returns the bytes to be copied.
+  virtual uint64_t Copy(uint32_t slot, const PageCopy& copy, const FenceList& after) noexcept = 0;
+  // Where the first t tokens of a page are: parts[t - 1], disjoint and inside the page.
+  // Once, before the first copy. Throws Error.
+  virtual void SetParts(std::vector<std::vector<PagePart>> parts) = 0;
 
   // Block tables in the device's memory: see kvc_device_table_*. All throw Error.
   // An upload is copied into the table's staging and executed in order with the

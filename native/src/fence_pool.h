@@ -10,37 +10,10 @@
 #include <vector>
 
 #include "native/src/device.h"
+#include "native/src/fence_list.h"
 #include "native/src/types.h"
 
 namespace kvcast {
-
-// The latest fence of each of some streams, while a set is being made.
-class FenceList {
- public:
-  void Add(const Fence& fence) {
-    const uint64_t bit = uint64_t{1} << fence.slot;
-    if ((slots_ & bit) == 0 || position_[fence.slot] < fence.position) {
-      position_[fence.slot] = fence.position;
-    }
-    slots_ |= bit;
-  }
-  [[nodiscard]] uint32_t size() const {
-    return static_cast<uint32_t>(__builtin_popcountll(slots_));
-  }
-  // Calls visit(fence) in the order of slots.
-  template <typename Visit>
-  void ForEach(Visit&& visit) const {
-    for (uint64_t rest = slots_; rest != 0; rest &= rest - 1) {
-      const auto slot = static_cast<uint32_t>(__builtin_ctzll(rest));
-      visit(Fence{slot, position_[slot]});
-    }
-  }
-
- private:
-  uint64_t slots_ = 0;  // bit per slot in use
-  uint64_t position_[kDeviceSlots];
-};
-static_assert(kDeviceSlots == 64, "a bit per slot");
 
 // A page may have to wait for kernels on several streams. One immutable,
 // counted set serves all pages of a call; id 0 is the empty set. A set holds

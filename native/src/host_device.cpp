@@ -112,9 +112,58 @@ uint64_t HostDevice::Progress() const {
 void HostDevice::Wait(uint32_t slot, Fence fence) {
   std::lock_guard<std::mutex> lock(mutex_);
   Stream& stream = streams_[slot];
-  stream.queue.push_back({true, 0, 0, fence});
-  ++stream.submitted;
+  Op& op = PushLocked(&stream);
+  op.what = What::kWait;
+  op.fence = fence;
   PassWaitsLocked();
+}
+
+HostDevice::Op& HostDevice::PushLocked(Stream* stream) {
+  if (spare_.empty()) spare_.emplace_back();
+  stream->queue.splice(stream->queue.end(), spare_, spare_.begin());
+  stream->queue.back() = {};
+  ++stream->submitted;
+  return stream->queue.back();
+}
+
+void HostDevice::PopLocked(Stream* stream) {
+  spare_.splice(spare_.end(), stream->queue, stream->queue.begin());
+  ++stream->executed;
+}
+
+uint32_t HostDevice::CopySlot(uint32_t slot) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (slot != 0 && !streams_[slot].steps) return slot;
+  if (copy_slot_ == 0) copy_slot_ = OpenLocked(false);
+  return copy_slot_;
+}
+
+void HostDevice::ReserveCopies(uint32_t count) {
+  if (fail_reservation_ != 0 && --fail_reservation_ == 0) {
+    throw Error(KVC_DEVICE_ERROR, "a copy was made to fail");
+  }
+  // Each may wait for every other stream.
+  std::lock_guard<std::mutex> lock(mutex_);
+  while (spare_.size() < size_t{count} * kDeviceSlots) spare_.emplace_back();
+}
+
+uint64_t HostDevice::Copy(uint32_t slot, const PageCopy& copy, const FenceList& after) noexcept {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Stream& stream = streams_[slot];
+  after.ForEach([&](const Fence& fence) {
+    if (fence.slot == slot || streams_[fence.slot].executed >= fence.position) return;
+    Op& wait = PushLocked(&stream);
+    wait.what = What::kWait;
+    wait.fence = fence;
+  });
+  Op& op = PushLocked(&stream);
+  op.what = What::kCopy;
+  op.copy = copy;
+  PassWaitsLocked();
+  if (copy.tokens == 0 || parts_.empty()) return page_bytes_;
+  uint64_t bytes = 0;
+  for (const PagePart& part : parts_[copy.tokens - 1]) bytes += part.bytes;
+  return bytes;
 }
 
 void HostDevice::EnterPool(PageId page) {
@@ -144,9 +193,9 @@ void HostDevice::EnqueueFill(uint32_t slot, PageId page, uint64_t value) {
     return;
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  Stream& stream = streams_[slot];
-  stream.queue.push_back({false, page, value, {}});
-  ++stream.submitted;
+  Op& op = PushLocked(&streams_[slot]);
+  op.page = page;
+  op.value = value;
 }
 
 uint64_t HostDevice::OpenTable(uint32_t rows, uint32_t columns, int32_t absent, uint32_t staging,
@@ -163,15 +212,12 @@ void HostDevice::Upload(uint32_t slot, uint64_t table, Stage&& stage) {
     return;
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  Stream& stream = streams_[slot];
-  stream.queue.push_back({false, 0, 0, {}, table, 0});
-  try {
-    stream.queue.back().upload = stage();
-  } catch (...) {
-    stream.queue.pop_back();
-    throw;
-  }
-  ++stream.submitted;
+  if (spare_.empty()) spare_.emplace_back();  // what is staged must find its place
+  const uint64_t upload = stage();
+  Op& op = PushLocked(&streams_[slot]);
+  op.what = What::kUpload;
+  op.table = table;
+  op.upload = upload;
 }
 
 void HostDevice::UpdateTable(uint32_t slot, uint64_t table, uint32_t count,
@@ -185,9 +231,11 @@ void HostDevice::WriteTable(uint32_t slot, uint64_t table, const TableRows& rows
 
 void HostDevice::EnqueueCall(uint32_t slot, PageId page, Call call, void* context) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Stream& stream = streams_[slot];
-  stream.queue.push_back({false, page, 0, {}, 0, 0, call, context});
-  ++stream.submitted;
+  Op& op = PushLocked(&streams_[slot]);
+  op.what = What::kCall;
+  op.page = page;
+  op.call = call;
+  op.context = context;
 }
 
 uint64_t HostDevice::Advance(uint32_t slot, uint64_t max_ops) {
@@ -200,25 +248,38 @@ uint64_t HostDevice::Advance(uint32_t slot, uint64_t max_ops) {
     if (next == 0) break;
     Stream& stream = streams_[next];
     const Op op = stream.queue.front();
-    if (!op.is_wait) {
+    if (op.what != What::kWait) {
       // Only advances take from a queue's head, and this is the only one.
       lock.unlock();
-      if (op.table != 0) {
-        tables_.Execute(op.table, op.upload);
-      } else if (op.call != nullptr) {
-        std::lock_guard<std::mutex> memory(memory_mutex_);
-        op.call(op.context, memory_.data() + size_t{op.page} * page_bytes_);
-      } else {
-        Fill(op.page, op.value);
-      }
+      Execute(op);
       lock.lock();
     }
-    stream.queue.pop_front();
-    ++stream.executed;
+    PopLocked(&stream);
     ++ran;
     PassWaitsLocked();
   }
   return ran;
+}
+
+void HostDevice::Execute(const Op& op) {
+  switch (op.what) {
+    case What::kWait:
+      break;
+    case What::kUpload:
+      tables_.Execute(op.table, op.upload);
+      break;
+    case What::kCall: {
+      std::lock_guard<std::mutex> memory(memory_mutex_);
+      op.call(op.context, memory_.data() + size_t{op.page} * page_bytes_);
+      break;
+    }
+    case What::kCopy:
+      CopyNow(op.copy);
+      break;
+    case What::kFill:
+      Fill(op.page, op.value);
+      break;
+  }
 }
 
 uint32_t HostDevice::NextLocked(uint32_t slot) {
@@ -252,7 +313,7 @@ bool HostDevice::Read(PageId page, uint64_t offset, uint64_t size, uint8_t* out)
 bool HostDevice::RunnableLocked(const Stream& stream) const {
   if (stream.queue.empty()) return false;
   const Op& op = stream.queue.front();
-  return !op.is_wait || streams_[op.fence.slot].executed >= op.fence.position;
+  return op.what != What::kWait || streams_[op.fence.slot].executed >= op.fence.position;
 }
 
 // A wait takes no time of its own: as soon as it can pass, it has passed.
@@ -260,9 +321,9 @@ void HostDevice::PassWaitsLocked() {
   for (bool moved = true; moved;) {
     moved = false;
     for (Stream& stream : streams_) {
-      while (!stream.queue.empty() && stream.queue.front().is_wait && RunnableLocked(stream)) {
-        stream.queue.pop_front();
-        ++stream.executed;
+      while (!stream.queue.empty() && stream.queue.front().what == What::kWait &&
+             RunnableLocked(stream)) {
+        PopLocked(&stream);
         moved = true;
       }
     }
@@ -274,6 +335,19 @@ void HostDevice::Fill(PageId page, uint64_t value) {
   std::byte* bytes = memory_.data() + size_t{page} * page_bytes_;
   for (uint64_t i = 0; i < page_bytes_; i += sizeof value) {
     std::memcpy(bytes + i, &value, sizeof value);
+  }
+}
+
+void HostDevice::CopyNow(const PageCopy& copy) {
+  std::lock_guard<std::mutex> lock(memory_mutex_);
+  const std::byte* from = memory_.data() + size_t{copy.from} * page_bytes_;
+  std::byte* to = memory_.data() + size_t{copy.to} * page_bytes_;
+  if (copy.tokens == 0 || parts_.empty()) {
+    std::memcpy(to, from, page_bytes_);
+    return;
+  }
+  for (const PagePart& part : parts_[copy.tokens - 1]) {
+    std::memcpy(to + part.offset, from + part.offset, part.bytes);
   }
 }
 

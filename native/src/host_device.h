@@ -9,8 +9,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "native/src/device.h"
 #include "native/src/host_tables.h"
@@ -45,6 +47,10 @@ class HostDevice final : public Device {
   uint32_t BusyStreams() const override;
   uint64_t Progress() const override;
   void Wait(uint32_t slot, Fence fence) override;
+  uint32_t CopySlot(uint32_t slot) override;
+  void ReserveCopies(uint32_t count) override;
+  uint64_t Copy(uint32_t slot, const PageCopy& copy, const FenceList& after) noexcept override;
+  void SetParts(std::vector<std::vector<PagePart>> parts) override { parts_ = std::move(parts); }
   uint64_t OpenTable(uint32_t rows, uint32_t columns, int32_t absent, uint32_t staging,
                      uint64_t* address) override;
   void CloseTable(uint64_t table) override;
@@ -60,6 +66,8 @@ class HostDevice final : public Device {
   // nobody else reads or writes pages. Not for slot 0.
   using Call = void (*)(void* context, std::byte* page);
   void EnqueueCall(uint32_t slot, PageId page, Call call, void* context);
+  // A test's: the n-th reservation of copies from now on fails (0: none).
+  void FailReservation(uint64_t n) { fail_reservation_ = n; }
   // Runs up to max_ops operations of one stream and what they wait for, or of
   // all streams in an order drawn from the seed (slot 0). Returns how many ran.
   uint64_t Advance(uint32_t slot, uint64_t max_ops);
@@ -72,18 +80,20 @@ class HostDevice final : public Device {
   [[nodiscard]] uint64_t page_bytes() const { return page_bytes_; }
 
  private:
+  enum class What : uint8_t { kFill, kWait, kUpload, kCopy, kCall };
   struct Op {
-    bool is_wait;
-    PageId page;
-    uint64_t value;
+    What what = What::kFill;
+    PageId page = 0;
+    uint64_t value = 0;
     Fence fence;
-    uint64_t table = 0;  // not 0: executes an upload to it
+    PageCopy copy;
+    uint64_t table = 0;
     uint64_t upload = 0;
-    Call call = nullptr;  // executes a test's kernel
+    Call call = nullptr;
     void* context = nullptr;
   };
   struct Stream {
-    std::deque<Op> queue;
+    std::list<Op> queue;
     uint64_t submitted = 0;
     uint64_t executed = 0;
     bool open = false;
@@ -95,7 +105,12 @@ class HostDevice final : public Device {
   // The stream whose head may run next towards `slot` (0: drawn), or 0.
   [[nodiscard]] uint32_t NextLocked(uint32_t slot);
   void PassWaitsLocked();
+  // At the end of a queue, and back from its head: from spare_ and to it.
+  Op& PushLocked(Stream* stream);
+  void PopLocked(Stream* stream);
+  void Execute(const Op& op);
   void Fill(PageId page, uint64_t value);
+  void CopyNow(const PageCopy& copy);
   template <typename Stage>
   void Upload(uint32_t slot, uint64_t table, Stage&& stage);
 
@@ -103,6 +118,10 @@ class HostDevice final : public Device {
   mutable std::mutex mutex_;
   mutable std::mutex memory_mutex_;
   std::array<Stream, kDeviceSlots> streams_;
+  std::list<Op> spare_;  // operations that have been executed, to be used again
+  uint32_t copy_slot_ = 0;
+  uint64_t fail_reservation_ = 0;
+  std::vector<std::vector<PagePart>> parts_;
   HostTables tables_;
   uint64_t page_bytes_;
   uint64_t random_;

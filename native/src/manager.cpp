@@ -59,6 +59,9 @@ const kvc_config& Validated(const kvc_config& c) {
   if (c.policy != KVC_POLICY_LRU && c.policy != KVC_POLICY_LRFU) {
     bad("policy", c.policy, "KVC_POLICY_LRU (0) or KVC_POLICY_LRFU (1)");
   }
+  if (c.copies > KVC_COPY_KERNEL) {
+    bad("copies", c.copies, "KVC_COPY_CALIBRATED (0) to KVC_COPY_KERNEL (3)");
+  }
   if (c.lrfu_ghosts > 8 * uint64_t{kMaxPages}) bad("lrfu_ghosts", c.lrfu_ghosts, "0 to 2^30");
   if (c.lrfu_tau == 0) bad("lrfu_tau", c.lrfu_tau, "at least 1");
   if (c.max_pinned_pages > kMaxPages) bad("max_pinned_pages", c.max_pinned_pages, "0 to 2^27");

@@ -223,7 +223,14 @@ class Manager final : public SinkHost {
     bool open = false;
     uint32_t sequences = 0;  // open ones that run on it
     bool steps = false;
+    bool own = false;   // of the device itself, for copies: never open to anybody
     uint64_t base = 0;  // position of step 0
+  };
+  // A copy that has been planned: where it is queued (0: the engine makes it), and
+  // behind what.
+  struct CopyPlan {
+    uint32_t slot = 0;
+    FenceList after;
   };
   // Tokens as the caller gave them: a digest token names one of `digests`.
   struct TokenView {
@@ -391,6 +398,11 @@ class Manager final : public SinkHost {
   }
   // Of a path, first block first; adds the fences to wait for on `slot`.
   void HoldPath(const std::vector<PageId>& path, bool used, uint32_t slot, FenceList* waits);
+
+  // page_copy.cpp
+  kvc_status PlanCopy(uint32_t slot, PageId from, CopyPlan* plan, kvc_error* error);
+  void MakeCopy(const CopyPlan& plan, uint32_t slot, const PageCopy& copy, FenceList* waits);
+  void NoteOwnStream(uint32_t slot);
 
   // block_table.cpp
   kvc_status TableOf(uint64_t sequence, uint32_t group, const Sequence** out,

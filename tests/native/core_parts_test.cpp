@@ -15,6 +15,7 @@
 #include "native/src/host_device.h"
 #include "native/src/mixed_hash.h"
 #include "native/src/prefix_tree.h"
+#include "native/src/status.h"
 #include "native/src/utf8.h"
 #include "native/src/writer_first_mutex.h"
 
@@ -244,6 +245,50 @@ TEST(HostDevice, PoisonShowsALateWriteOnce) {
   device.EnqueueFill(0, 0, 3);  // the host's own work runs at once
   EXPECT_FALSE(device.Intact(0));
   EXPECT_TRUE(device.Intact(0));
+}
+
+TEST(HostDevice, CopiesRunLateAndBehindWhatTheyWaitFor) {
+  HostDevice device(4, 16, 1, false);
+  const uint32_t a = device.OpenStream(), b = device.OpenStream();
+  const auto word = [&](PageId page, uint64_t offset) {
+    uint64_t value = 0;
+    EXPECT_TRUE(device.Read(page, offset, 8, reinterpret_cast<uint8_t*>(&value)));
+    return value;
+  };
+  device.EnqueueFill(a, 0, 5);
+  FenceList after;
+  after.Add({a, device.Record(a)});
+  device.ReserveCopies(2);
+  EXPECT_EQ(device.CopySlot(b), b);
+  EXPECT_EQ(device.Copy(b, {0, 1, 0}, after), 16u);
+  const uint64_t copied = device.Record(b);
+  EXPECT_EQ(word(1, 0), 0u);
+  EXPECT_EQ(device.Advance(b, 1), 1u) << "the fill";
+  EXPECT_FALSE(device.Reached(b, copied));
+  EXPECT_EQ(device.Advance(b, 1), 1u);
+  EXPECT_TRUE(device.Reached(b, copied));
+  EXPECT_EQ(word(1, 0), 5u);
+  EXPECT_EQ(word(1, 8), 5u);
+  // The host and steps have no queue: a stream of the device's own, which waits for
+  // steps as well.
+  const uint32_t steps = device.OpenStepStream();
+  const uint32_t own = device.CopySlot(0);
+  EXPECT_EQ(device.CopySlot(steps), own);
+  EXPECT_NE(own, steps);
+  device.BeginStep(steps, 3);
+  FenceList step;
+  step.Add({steps, device.Record(steps)});
+  device.SetParts({{{0, 8}}, {{0, 16}}});
+  EXPECT_EQ(device.Copy(own, {1, 2, 1}, step), 8u);
+  EXPECT_EQ(device.Advance(0, 9), 0u);
+  device.EndStep(steps, 3);
+  EXPECT_EQ(device.Advance(0, 9), 1u);
+  EXPECT_EQ(word(2, 0), 5u);
+  EXPECT_EQ(word(2, 8), 0u) << "the second token was not copied";
+  device.FailReservation(2);
+  EXPECT_NO_THROW(device.ReserveCopies(1));
+  EXPECT_THROW(device.ReserveCopies(1), Error);
+  EXPECT_NO_THROW(device.ReserveCopies(1));
 }
 
 TEST(HostDevice, SlotsComeBackOnlyWhenTheirWorkHasRun) {

@@ -312,6 +312,15 @@ enum {
   KVC_POLICY_LRFU = 1
 };
 
+/* CUDA: who copies pages (forks, partly filled blocks that were matched). */
+typedef uint32_t kvc_copy_method;
+enum {
+  KVC_COPY_CALIBRATED = 0, /* whoever was faster when the manager was made: takes up to 50 ms */
+  KVC_COPY_PUBLISHED = 1,  /* by figures that others have published, without measuring */
+  KVC_COPY_ENGINE = 2,     /* always the copy engine */
+  KVC_COPY_KERNEL = 3      /* always a kernel, but for pieces that are no multiples of 16 bytes */
+};
+
 typedef struct kvc_config {
   uint32_t struct_size;
   uint32_t flags;                /* KVC_CONFIG_* */
@@ -336,7 +345,7 @@ typedef struct kvc_config {
   uint32_t max_digests;          /* different multimodal digests in use at once, up to 2^24;
                                     0 = as many as blocks and tails can hold (default). Memory
                                     (72 bytes each) is taken as they come */
-  uint32_t reserved;
+  kvc_copy_method copies;        /* default KVC_COPY_CALIBRATED; of CUDA devices with memory */
 } kvc_config;
 
 typedef struct kvc_manager kvc_manager;
@@ -887,7 +896,9 @@ typedef struct kvc_stats {
   uint64_t pinned_pages; /* a page counts once for each of its pins; they are live */
   uint64_t peak_pinned_pages;
   uint64_t peak_quarantined_pages;
-  uint64_t digests; /* different multimodal digests in use */
+  uint64_t digests;      /* different multimodal digests in use */
+  uint64_t copied_pages; /* inside the pool: tails of forks */
+  uint64_t copied_bytes; /* of these, by the device; 0 where the engine has the memory */
 } kvc_stats;
 
 KVC_API void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT;
