@@ -278,7 +278,9 @@ func (o *owner) stepQueue(now time.Time, pause time.Duration) (more bool, wait t
 }
 
 func (o *owner) stepSource(now time.Time) (more bool, wait time.Duration) {
+	begin := time.Now()
 	b, err := o.source.Drain(o.s.MaxBatchEvents, o.s.MaxBatchBlocks)
+	took := time.Since(begin)
 	if err != nil {
 		return o.sourceFailed(err, now)
 	}
@@ -288,6 +290,9 @@ func (o *owner) stepSource(now time.Time) (more bool, wait time.Duration) {
 	}
 	if len(b.Events) > 0 {
 		o.drained, o.again = false, false
+		o.p.mu.Lock()
+		o.p.stats.DrainLatency.add(took)
+		o.p.mu.Unlock()
 		o.publish(b.Events, now)
 		b.Release()
 		return true, 0
@@ -367,133 +372,5 @@ func (o *owner) answerFlushes(seq uint64) {
 	}
 	for _, r := range answered {
 		r.done <- err
-	}
-}
-
-// publish numbers and sends the events of a drained batch, in as many batches as
-// their shape makes necessary: nearly always one.
-func (o *owner) publish(events []event.Event, now time.Time) {
-	o.shaped = o.shaped[:0]
-	o.validator.begin()
-	invalid := 0
-	for _, ev := range events {
-		var err error
-		if o.shaped, err = o.validator.shape(o.shaped, ev, true); err != nil {
-			invalid++
-		}
-	}
-	if suppressed := o.validator.multimodal.suppressed; suppressed != o.suppressed {
-		o.suppressed = suppressed
-		o.p.mu.Lock()
-		o.p.stats.MultimodalBlocksSuppressed = suppressed
-		o.p.mu.Unlock()
-	}
-	if invalid > 0 {
-		o.p.mu.Lock()
-		err := o.p.burnLocked(invalid)
-		o.p.mu.Unlock()
-		if err != nil {
-			o.exhausted(err)
-			return
-		}
-	}
-	var at batcher
-	from := 0
-	for i, ev := range o.shaped {
-		if at.ends(o.s, ev) {
-			o.publishBatch(o.shaped[from:i], now)
-			from = i
-		}
-	}
-	if from < len(o.shaped) {
-		o.publishBatch(o.shaped[from:], now)
-	}
-	clear(o.shaped) // they are borrowed
-}
-
-// publishBatch numbers and sends a batch of a source.
-func (o *owner) publishBatch(events []event.Event, now time.Time) {
-	o.p.mu.Lock()
-	seq, err := o.p.reserveLocked("publish")
-	if err == nil {
-		o.p.stats.EnqueuedBatches++
-		o.p.stats.EnqueuedEvents += uint64(len(events))
-	}
-	o.p.mu.Unlock()
-	if err != nil {
-		o.exhausted(err)
-		return
-	}
-	o.send(seq, events, now, true)
-}
-
-// exhausted ends the source: nothing can be sent in this life any more.
-func (o *owner) exhausted(err error) {
-	if o.source != nil {
-		o.endSource()
-		o.p.warn(err.Error())
-	}
-}
-
-// clearEvents is the content of a clear.
-var clearEvents = []event.Event{&event.AllBlocksCleared{}}
-
-// publishClear sends a clear, alone as always.
-func (o *owner) publishClear() {
-	o.p.mu.Lock()
-	seq, err := o.p.reserveLocked("publish")
-	if err == nil {
-		o.p.stats.EnqueuedBatches++
-		o.p.stats.EnqueuedEvents++
-	}
-	o.p.mu.Unlock()
-	if err == nil {
-		o.send(seq, clearEvents, time.Now(), true)
-	}
-}
-
-// send encodes and sends a batch that has its number. hot selects the encoder
-// for drained events; the other one, slower and independent of it, is for
-// those of a host.
-func (o *owner) send(seq uint64, events []event.Event, now time.Time, hot bool) {
-	// Time may be set back; a batch is never older than the one before.
-	o.lastTS = max(o.lastTS, float64(now.UnixNano())/1e9)
-	rank := uint64(o.s.Rank)
-	payload := o.buffer[:0]
-	var err error
-	switch {
-	case !o.encode:
-	case hot:
-		if payload, err = o.encoder.AppendBatch(payload, o.lastTS, events, rank); cap(payload) <= maxKept {
-			o.buffer = payload
-		} else {
-			o.buffer = nil
-		}
-	default:
-		payload, err = wire.EncodeStruct(o.config, o.lastTS, events, rank)
-	}
-	if err == nil {
-		if o.ring != nil {
-			// Before it is sent: whoever misses it live finds it here.
-			o.ring.push(seq, payload)
-		}
-		err = o.transport.send(wire.AppendSeq(o.seq[:0], seq), payload)
-	}
-	o.p.mu.Lock()
-	var warning string
-	if err == nil {
-		o.marks.sent = now
-		o.p.stats.PublishedBatches++
-		o.p.stats.PublishedEvents += uint64(len(events))
-		o.p.stats.PublishedBytes += uint64(len(payload))
-		o.p.stats.LastSendTime = now
-	} else {
-		o.p.stats.SendErrorDrops++
-		warning = o.p.dropWarningLocked()
-		o.pausedUntil = now.Add(failurePause)
-	}
-	o.p.mu.Unlock()
-	if warning != "" {
-		o.p.warn(warning + "; last: " + err.Error())
 	}
 }

@@ -39,6 +39,11 @@ type claimer interface {
 	Claim() (*bindings.Drainer, error)
 }
 
+// sinkStats is a source that counts.
+type sinkStats interface {
+	Stats() (bindings.StreamStats, error)
+}
+
 // Publisher sends events to subscribers. Make one with [New]; the zero value
 // acts as a closed one. All methods are safe for concurrent use.
 type Publisher struct {
@@ -67,7 +72,9 @@ type Publisher struct {
 	state  State
 	source Source
 	// claim is the right to drain source, nil if it has no such thing.
-	claim    *bindings.Drainer
+	claim *bindings.Drainer
+	// sink tells the statistics of source, nil if it has none.
+	sink     sinkStats
 	attempt  *startAttempt
 	closedAt time.Time
 	endpoint string
@@ -164,9 +171,11 @@ func (p *Publisher) Attach(source Source) error {
 	case p.source != nil:
 		return &Error{Op: "attach", Err: ErrAttached}
 	}
+	p.sink, _ = source.(sinkStats)
 	if c, ok := source.(claimer); ok {
 		claim, err := c.Claim()
 		if err != nil {
+			p.sink = nil
 			return &Error{Op: "attach", Err: err}
 		}
 		p.claim, source = claim, claim
@@ -343,10 +352,23 @@ func (p *Publisher) Topic() string {
 	return p.settings.topic
 }
 
-// Stats returns all counters as of one instant.
+// Stats returns all counters as of one instant; those of Sink as of a moment
+// before.
 func (p *Publisher) Stats() Stats {
 	p.mu.Lock()
+	sink := p.sink
+	p.mu.Unlock()
+	var counts bindings.StreamStats
+	counted := false
+	if sink != nil {
+		c, err := sink.Stats() // fails when the stream is closed
+		counts, counted = c, err == nil
+	}
+	p.mu.Lock()
 	defer p.mu.Unlock()
+	if counted {
+		p.stats.Sink = counts
+	}
 	s := p.stats
 	s.State = p.state
 	s.Epoch = p.epoch

@@ -3,7 +3,18 @@
 
 package publisher
 
-import "time"
+import (
+	"time"
+
+	"github.com/kvcast/kvcast/bindings"
+)
+
+// ResidentBlocks is the number of reusable blocks of an attached stream's cache:
+// those announced, those that are still to be, and those of which nothing is told
+// because they are multimodal.
+func (s Stats) ResidentBlocks() uint64 {
+	return s.Sink.AnnouncedBlocks + s.Sink.PendingBlocks + s.Sink.SuppressedBlocks
+}
 
 // State is where a publisher is in its life.
 type State string
@@ -78,6 +89,13 @@ type Stats struct {
 	// that matches the topic, as of at most some tens of milliseconds ago. For
 	// inproc, where there are no connections, it is the number of subscriptions.
 	Subscriptions int
+	// DrainLatency is how long it took to take batches with events from an
+	// attached source, SendLatency how long to encode one and hand it to the
+	// socket, which includes keeping it for replays.
+	DrainLatency, SendLatency Latency
+	// Sink is what an attached stream counts, as of now or, once it is closed, as
+	// of the last call of Stats; all 0 without one.
+	Sink bindings.StreamStats
 	// LastSendTime is when a batch was last handed to the socket; zero if none
 	// was.
 	LastSendTime time.Time

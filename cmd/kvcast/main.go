@@ -129,7 +129,7 @@ func newRoot(std streams) *cobra.Command {
 // none at all has a meaning: what was asked for would silently not be done.
 func checkEmptyFlags(flags *pflag.FlagSet) error {
 	for _, c := range []struct{ name, want string }{
-		{"trace", "a file"}, {"config", "a file"}, {"profile", "a profile"}, {"resident-out", "a file"}, {"mirror-out", "a file"}, {"replay-endpoint", "an endpoint"},
+		{"trace", "a file"}, {"config", "a file"}, {"metrics", "HOST:PORT"}, {"profile", "a profile"}, {"resident-out", "a file"}, {"mirror-out", "a file"}, {"replay-endpoint", "an endpoint"},
 	} {
 		if f := flags.Lookup(c.name); f != nil && f.Changed && f.Value.String() == "" {
 			return fmt.Errorf(`--%s "": want %s`, c.name, c.want)

@@ -105,6 +105,7 @@ type replayer struct {
 	stream    *bindings.Stream // nil with --publisher off
 	publisher *publisher.Publisher
 	manager   *bindings.Manager
+	metrics   *metricsServer // nil without --metrics
 	// deviceStream is where the sequences of a CUDA device run, so that their
 	// fences are the device's; 0 on the host.
 	deviceStream bindings.DeviceStream
@@ -181,6 +182,12 @@ func (r *replayer) open(ctx context.Context) (err error) {
 	if err := r.publisher.Attach(r.stream); err != nil {
 		return err
 	}
+	if r.o.metrics != "" {
+		if r.metrics, err = serveMetrics(r.o.metrics, r.publisher); err != nil {
+			return err
+		}
+		r.bar.note("kvcast: figures on http://" + r.metrics.address() + "/metrics")
+	}
 	if err := r.publisher.Start(ctx); err != nil {
 		if ctx.Err() != nil {
 			return errInterrupted
@@ -214,6 +221,7 @@ func (r *replayer) close() error {
 			first = err
 		}
 	}
+	r.metrics.close()
 	if r.publisher != nil {
 		keep(r.publisher.Close())
 	}

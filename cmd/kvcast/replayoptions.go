@@ -47,6 +47,7 @@ type replayOptions struct {
 
 	hold time.Duration
 
+	metrics     string
 	json        bool
 	residentOut string
 }
@@ -76,6 +77,7 @@ func newReplay(std streams) *cobra.Command {
 	f.Float64Var(&o.speed, "speed", 0, "0 = as fast as possible, 1 = real time, 2 = twice as fast")
 	o.keys.add(f)
 	f.DurationVar(&o.hold, "hold", 0, "answer requests for earlier batches and keep the sockets open for that long after the end")
+	f.StringVar(&o.metrics, "metrics", "", "show figures to Prometheus on HOST:PORT under /metrics (port 0 = a free one)")
 	f.BoolVar(&o.json, "json", false, "print the summary as one JSON object")
 	f.StringVar(&o.residentOut, "resident-out", "", "write the hashes of all reusable blocks to this file")
 	return cmd
@@ -114,8 +116,13 @@ func (o *replayOptions) check() (err error) {
 	if o.hold < 0 {
 		return fmt.Errorf("--hold %s: want 0 or more", o.hold)
 	}
-	o.options, o.off, err = o.keys.resolve()
-	return err
+	if o.options, o.off, err = o.keys.resolve(); err != nil || o.metrics == "" {
+		return err
+	}
+	if o.off {
+		return fmt.Errorf("--metrics %q: there is no publisher", o.metrics)
+	}
+	return checkMetrics(o.metrics)
 }
 
 // publisherName is what the summary calls the publisher.

@@ -108,8 +108,9 @@ var foreignImports = map[string]func(name string) bool{
 		return inFolder(name, "publisher") && !inFolder(name, "publisher/wire") &&
 			(isGoTest(name) || strings.HasPrefix(path.Base(name), "zmq"))
 	},
-	"github.com/NVIDIA/go-nvml": func(name string) bool { return inFolder(name, inventory) },
-	"gorgonia.org/cu":           func(name string) bool { return inFolder(name, "cuda/cuinterop") },
+	"github.com/prometheus/client_golang": func(name string) bool { return inFolder(name, "publisher/metrics") },
+	"github.com/NVIDIA/go-nvml":           func(name string) bool { return inFolder(name, inventory) },
+	"gorgonia.org/cu":                     func(name string) bool { return inFolder(name, "cuda/cuinterop") },
 }
 
 // Imports: Go imports follow the arrows, and a foreign library is imported only where it is wrapped.
