@@ -34,6 +34,8 @@ type settings struct {
 	// replays says whether replay is an endpoint to bind.
 	replays bool
 	replay  endpoint
+	// curve is nil without CURVE.
+	curve *curve
 	// tailDelay is tailDelay but in tests.
 	tailDelay time.Duration
 }
@@ -44,7 +46,7 @@ func (o Options) wireConfig() wire.Config {
 }
 
 // check validates the options and resolves topic and endpoint. It looks at
-// nothing but its input.
+// nothing but its input and the files of keys.
 func (o Options) check() (*settings, error) {
 	s := &settings{Options: o, tailDelay: tailDelay}
 	if o.Kind != "" && o.Kind != KindZMQ && o.Kind != KindNull {
@@ -141,6 +143,9 @@ func (o Options) check() (*settings, error) {
 		}
 	}
 	var err *Error
+	if s.curve, err = loadCurve(&o); err != nil {
+		return nil, err
+	}
 	if s.topic, err = o.expandTopic(); err != nil {
 		return nil, err
 	}
@@ -261,6 +266,9 @@ func (s *settings) resolveEndpoints() (err *Error) {
 		if e.at.scheme == schemeInproc && s.Context == nil && !null {
 			return optionError(e.key, e.text,
 				"inproc reaches only sockets of the same context: set Options.Context")
+		}
+		if e.at.scheme == schemeInproc && s.curve != nil {
+			return optionError(e.key, e.text, "inproc has no handshake, so CURVE cannot protect it")
 		}
 	}
 	return nil

@@ -29,7 +29,7 @@ func TestKeys(t *testing.T) {
 		"heartbeat": "15s", "max_queue_bytes": "16", "replay_buffer_bytes": "17", "multimodal": "suppress",
 		"mm_token_id_offset": "18", "mm_placeholder_id": "4294967295", "lora": "id", "token_ids": "omit",
 		"replay_dialect": "legacy", "truncated_history": "empty", "clear_on_start": "false", "clear_on_close": "false",
-		"restart_mark": "on", "first_seq": "time", "tail_mark": "off", "max_entries": "19",
+		"curve_secret_key_file": "secret", "curve_allow_file": "allow", "restart_mark": "on", "first_seq": "time", "tail_mark": "off", "max_entries": "19",
 	}
 	all := Keys()
 	if len(all) != len(other) {

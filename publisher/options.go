@@ -198,6 +198,17 @@ type Options struct {
 	// zmtp_heartbeat and zmtp_timeout, default 5 s and 15 s.
 	ZMTPHeartbeat, ZMTPTimeout time.Duration
 
+	// CurveSecretKeyFile and CurveAllowFile switch CURVE on, for both sockets and
+	// together or not at all: only peers with a public key on the list, who know
+	// the publisher's public key, get anything. The first file holds the
+	// publisher's secret key, alone or in a certificate of CZMQ's; nobody but its
+	// owner may have rights to it. The second one has a public key on each line and
+	// may be changed by its owner only. Both are read by New. Not with inproc,
+	// which has no handshake. A shared Context must have no other ZAP handler, and
+	// gets ours, which turns away peers of other sockets that ask one. Keys
+	// curve_secret_key_file and curve_allow_file, default unset.
+	CurveSecretKeyFile, CurveAllowFile string
+
 	// MaxBlocksPerEvent splits larger events; 0 = only where the wire contract
 	// does, at 65536 blocks. Key max_blocks_per_event, default 0.
 	MaxBlocksPerEvent int

@@ -16,7 +16,7 @@ func (o *owner) openReplay(ctx context.Context, bound string, exposed bool) erro
 	var replayExposed bool
 	var counters *replayCounters
 	if o.s.replays {
-		socket, at, reachable, err := openReplaySocket(ctx, o.s, o.p.warn)
+		socket, at, reachable, err := openReplaySocket(ctx, o.s, o.p.gate, o.p.warn)
 		if err != nil {
 			return err
 		}
@@ -33,7 +33,7 @@ func (o *owner) openReplay(ctx context.Context, bound string, exposed bool) erro
 		at      string
 		exposed bool
 	}{{bound, exposed}, {replayBound, replayExposed}} {
-		if e.exposed {
+		if e.exposed && o.s.curve == nil {
 			o.p.warn(fmt.Sprintf("%s can be reached from other machines: the stream holds the token ids of "+
 				"all prompts, unencrypted and for anyone who connects", e.at))
 		}

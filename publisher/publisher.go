@@ -50,6 +50,8 @@ type Publisher struct {
 	settings *settings
 	// epoch names this life.
 	epoch uint64
+	// gate is nil without CURVE.
+	gate *gate
 	// newTransport is replaced by tests that need a failing one.
 	newTransport func() transport
 
@@ -120,6 +122,7 @@ func New(o Options) (*Publisher, error) {
 	p := &Publisher{
 		settings:  s,
 		epoch:     binary.LittleEndian.Uint64(b[:]),
+		gate:      newGate(s.curve),
 		validator: v,
 		queued:    make(chan struct{}, 1),
 		flushes:   make(chan *flushRequest),
@@ -133,7 +136,7 @@ func New(o Options) (*Publisher, error) {
 			return nullTransport{}
 		}
 		t := newZMQTransport(s)
-		t.warn = p.warn
+		t.warn, t.gate = p.warn, p.gate
 		return t
 	}
 	return p, nil
@@ -375,6 +378,9 @@ func (p *Publisher) Stats() Stats {
 	s.DroppedBatches = s.QueueFullDrops + s.SendErrorDrops
 	s.QueueDepth = p.queue.len
 	s.QueueBytes = p.queue.bytes
+	if p.gate != nil {
+		s.RefusedPeers = p.gate.refused.Load()
+	}
 	if p.ring != nil {
 		s.RingBatches, s.RingBytes = p.ring.size()
 	}

@@ -86,7 +86,7 @@ func TestReplayReaderStuck(t *testing.T) {
 	var warnings atomic.Int64
 	o := replayOptions(t)
 	p := mustNew(t, o)
-	socket, bound, _, err := openReplaySocket(withPatience(t), p.settings, func(string) { warnings.Add(1) })
+	socket, bound, _, err := openReplaySocket(withPatience(t), p.settings, nil, func(string) { warnings.Add(1) })
 	if err != nil {
 		t.Fatal(err)
 	}

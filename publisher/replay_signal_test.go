@@ -17,7 +17,7 @@ import (
 func TestReplayPausesEndUnderSignals(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	socket, _, _, err := openReplaySocket(withPatience(t), mustNew(t, replayOptions(t)).settings, nil)
+	socket, _, _, err := openReplaySocket(withPatience(t), mustNew(t, replayOptions(t)).settings, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -96,6 +96,10 @@ type Stats struct {
 	// Sink is what an attached stream counts, as of now or, once it is closed, as
 	// of the last call of Stats; all 0 without one.
 	Sink bindings.StreamStats
+	// RefusedPeers counts the connections that were turned away with CURVE because
+	// their key is not on the list. Those with another publisher's key, or none, are
+	// ended by ZeroMQ before that.
+	RefusedPeers uint64
 	// LastSendTime is when a batch was last handed to the socket; zero if none
 	// was.
 	LastSendTime time.Time

@@ -40,7 +40,8 @@ type zmqTransport struct {
 	guard *guard
 	meter *meter
 	cuts  atomic.Uint64
-	// warn may be nil.
+	// gate is nil without CURVE, warn may be nil.
+	gate *gate
 	warn func(string)
 	// place is where the socket is bound.
 	place listener
@@ -70,7 +71,10 @@ func (t *zmqTransport) open(ctx context.Context) (string, bool, error) {
 	if t.ctx, err = openContext(t.settings.Context); err != nil {
 		return "", false, err
 	}
-	if err = t.openSocket(ipv6); err == nil {
+	if err = t.gate.enter(t.ctx, t.shared); err == nil {
+		err = t.openSocket(ipv6)
+	}
+	if err == nil {
 		if t.settings.Connect {
 			exposed = false // nobody can come to us
 			err = t.place.connect(t.socket, text)
@@ -105,7 +109,7 @@ func (t *zmqTransport) openSocket(ipv6 bool) (err error) {
 	t.frames = t.socket
 	o := &t.settings.Options
 	s := t.socket
-	return setOptions([]socketOption{
+	return setOptions(append(t.gate.options(s), []socketOption{
 		// The high-water mark holds only for what is bound after it.
 		{"SNDHWM", func() error { return s.SetSndhwm(o.HWM) }},
 		// Every subscription and its end is reported, whose they are with them;
@@ -122,7 +126,7 @@ func (t *zmqTransport) openSocket(ipv6 bool) (err error) {
 		{"IPV6", func() error { return s.SetIpv6(ipv6) }},
 		{"HEARTBEAT_IVL", func() error { return s.SetHeartbeatIvl(o.ZMTPHeartbeat) }},
 		{"HEARTBEAT_TIMEOUT", func() error { return s.SetHeartbeatTimeout(o.ZMTPTimeout) }},
-	})
+	}...))
 }
 
 // send never waits: an XPUB drops for a peer whose queue is full. DONTWAIT says
@@ -192,6 +196,7 @@ func (t *zmqTransport) close(linger time.Duration) {
 		t.socket.Close()
 		t.socket, t.frames = nil, nil
 	}
+	t.gate.leave(t.ctx)
 	if t.ctx != nil && !t.shared {
 		// The port is free when this returns, and not before.
 		t.ctx.Term()

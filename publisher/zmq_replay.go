@@ -47,6 +47,7 @@ type zmqReplaySocket struct {
 	ours           func(fd int) bool
 	meter          *meter // nil without TCP connections
 	cuts           atomic.Uint64
+	gate           *gate // nil without CURVE
 	warn           func(string)
 	now            func() time.Time
 }
@@ -54,12 +55,13 @@ type zmqReplaySocket struct {
 // openReplaySocket binds. It returns the endpoint in the form in which it was
 // given, with the real port, and whether other machines can reach it. A failed
 // one leaves nothing behind.
-func openReplaySocket(ctx context.Context, s *settings, warn func(string)) (_ *zmqReplaySocket, bound string,
+func openReplaySocket(ctx context.Context, s *settings, gate *gate, warn func(string)) (_ *zmqReplaySocket, bound string,
 	exposed bool, err error) {
 	t := &zmqReplaySocket{
 		shared: s.Context != nil,
 		place:  listener{key: keyReplay, at: s.replay, shared: s.Context != nil},
 		inproc: s.replay.scheme == schemeInproc,
+		gate:   gate,
 		warn:   warn,
 		now:    time.Now,
 	}
@@ -70,7 +72,10 @@ func openReplaySocket(ctx context.Context, s *settings, warn func(string)) (_ *z
 	if t.ctx, err = openContext(s.Context); err != nil {
 		return nil, "", false, err
 	}
-	if err = t.openSockets(ipv6); err == nil {
+	if err = t.gate.enter(t.ctx, t.shared); err == nil {
+		err = t.openSockets(ipv6)
+	}
+	if err == nil {
 		err = t.place.bind(ctx, t.socket, text)
 	}
 	if err == nil {
@@ -94,7 +99,7 @@ func (t *zmqReplaySocket) openSockets(ipv6 bool) (err error) {
 		return err
 	}
 	s := t.socket
-	if err = setOptions([]socketOption{
+	if err = setOptions(append(t.gate.options(s), []socketOption{
 		{"SNDHWM", func() error { return s.SetSndhwm(replayHWM) }},
 		// As for live batches: a connection whose queue is full is not read, and
 		// ZeroMQ 4.3.4 then aborts the process if its peer resets it and a
@@ -117,7 +122,7 @@ func (t *zmqReplaySocket) openSockets(ipv6 bool) (err error) {
 		{"ROUTER_MANDATORY", func() error { return s.SetRouterMandatory(1) }},
 		// A peer that comes back with its identity is served, not ignored.
 		{"ROUTER_HANDOVER", func() error { return s.SetRouterHandover(true) }},
-	}); err != nil {
+	}...)); err != nil {
 		return err
 	}
 	// The context may be shared with other publishers.
@@ -267,6 +272,7 @@ func (t *zmqReplaySocket) close(linger time.Duration) {
 		retryEINTR(func() error { return t.socket.SetLinger(linger.Truncate(time.Millisecond)) })
 		t.socket.Close()
 	}
+	t.gate.leave(t.ctx)
 	if t.ctx != nil && !t.shared {
 		// The port is free when this returns, and not before.
 		t.ctx.Term()

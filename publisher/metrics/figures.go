@@ -36,6 +36,9 @@ var counters = []reading{
 	{"source_errors", "Failed drains of the attached stream.",
 		func(s *publisher.Stats) float64 { return float64(s.SourceErrors) }},
 
+	{"refused_peers", "Connections that were turned away with CURVE because their key is not on the list.",
+		func(s *publisher.Stats) float64 { return float64(s.RefusedPeers) }},
+
 	{"replay_requests", "Well-formed requests for earlier batches.",
 		func(s *publisher.Stats) float64 { return float64(s.ReplayRequests) }},
 	{"replay_malformed", "Requests that were ignored.",
