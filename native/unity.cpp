@@ -27,6 +27,8 @@
 #include "native/src/manager.cpp"
 #include "native/src/page_copy.cpp"
 #include "native/src/page_pool.cpp"
+#include "native/src/pending.cpp"
+#include "native/src/pending_table.cpp"
 #include "native/src/pins.cpp"
 #include "native/src/prefix_tree.cpp"
 #include "native/src/release.cpp"

@@ -333,7 +333,7 @@ const char* Manager::CheckSequences(uint32_t* where) {
       ++sleepers[seq.root];
       continue;
     }
-    if (!seq.path.empty()) return "an active sequence has a path";
+    if (!seq.path.empty() && !seq.marking) return "an active sequence has a path";
     if (seq.committed > uint64_t{seq.pages.size()} * block_size_ || seq.matched > seq.committed) {
       return "matched <= committed <= capacity does not hold";
     }
@@ -395,7 +395,7 @@ const char* Manager::CheckDigests(uint32_t* where) {
     const Sequence& seq = sequences_[index];
     *where = index;
     if (seq.path_digests != AnyDigest(seq.path.data(), seq.path.size())) {
-      return "a suspended sequence does not know whether its path has digests";
+      return "a sequence does not know whether its path has digests";
     }
     if (!count(seq.path.data(), seq.path.size())) return "a path has a digest that is not there";
     const uint64_t in_tail = seq.open ? seq.committed % block_size_ : 0;
@@ -422,6 +422,7 @@ kvc_status Manager::Check(kvc_error* error) {
   if (wrong == nullptr) wrong = CheckOrder(&where);
   if (wrong == nullptr) wrong = CheckSequences(&where);
   if (wrong == nullptr) wrong = CheckDigests(&where);
+  if (wrong == nullptr) wrong = CheckPending(&where);
   if (wrong == nullptr) return KVC_OK;
   std::string text = wrong;
   if (where != kNil) text += " (at " + std::to_string(where) + ")";

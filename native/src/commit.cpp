@@ -145,6 +145,7 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const TokenView& view
     if (!seq->rules.empty()) FollowRules(*seq, first, first + links);
     seq->last_hash = hash;
     seq->linked += static_cast<uint32_t>(links);
+    if (seq->marking) CommitMarks(seq);
     if (hooks_.without == FenceSite::kCommitWait) waits = {};
     counters_.stored_blocks += result->stored_blocks;
     counters_.deduplicated_blocks += result->deduplicated_blocks;

@@ -72,7 +72,8 @@ kvc_status Manager::ValidatePrompt(const kvc_prompt& prompt, const PromptArrays&
   if (!Inside(prompt.digest_offset, uint64_t{prompt.digest_count} * kDigestBytes, in.byte_count)) {
     return Item(error, KVC_INVALID_ARGUMENT, "a prompt's digests are outside bytes[]");
   }
-  if ((prompt.flags & ~uint32_t{KVC_PROMPT_SUSPENDED | KVC_PROMPT_STOP_BEFORE}) != 0) {
+  if ((prompt.flags & ~uint32_t{KVC_PROMPT_SUSPENDED | KVC_PROMPT_STOP_BEFORE | KVC_PROMPT_MARK |
+                                KVC_PROMPT_WAIT}) != 0) {
     return Item(error, KVC_INVALID_ARGUMENT, "a prompt has unknown flags");
   }
   bool digests = false;
@@ -90,6 +91,7 @@ kvc_status Manager::ValidatePrompt(const kvc_prompt& prompt, const PromptArrays&
                         : prompt.must_compute == KVC_COMPUTE_NOTHING ? 0
                                                                      : prompt.must_compute;
   out->blocks = prompt.token_count < left ? 0 : (prompt.token_count - left) / block_size_;
+  out->whole = prompt.token_count / block_size_;
   return KVC_OK;
 }
 
@@ -115,8 +117,9 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
   if (free_sequence_ == kNil) {
     return sequences::Item(error, KVC_NOT_NOW, "max_sequences are open; release one");
   }
-  const bool suspended = (prompt.flags & KVC_PROMPT_SUSPENDED) != 0;
-  if (!suspended && !GateIsOpen()) return GateClosed(error);
+  bool suspended = (prompt.flags & KVC_PROMPT_SUSPENDED) != 0;
+  const bool awaits = (prompt.flags & KVC_PROMPT_WAIT) != 0;
+  if (!suspended && !awaits && !GateIsOpen()) return GateClosed(error);
   Sequence& seq = sequences_[free_sequence_];
   Match match;
   match.root = tree_.AcquireRoot(view.scope);
@@ -132,23 +135,42 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
       found_pages.push_back(id);
     }
   });
+  const uint64_t resident = match.blocks;
+  uint32_t owner = kNil;
+  const uint32_t pending = FindPending(match, view.tokens, view.blocks, &owner);
+  if (awaits && !suspended) {
+    suspended = pending != 0;
+    if (!suspended && !GateIsOpen()) {
+      found_pages.clear();
+      tree_.ReleaseRoot(match.root);
+      return GateClosed(error);
+    }
+  }
   BackOff(&match, prompt.match_backoff);
   found_pages.resize(suspended ? 0 : match.blocks);
-  const uint64_t path_tokens = suspended ? view.blocks * block_size_ : 0;
-  const bool path_digests =
-      view.tokens.digests != nullptr && AnyDigest(view.tokens.tokens, path_tokens);
+  bool marks = (prompt.flags & KVC_PROMPT_MARK) != 0 && (suspended || view.whole > match.blocks);
+  uint64_t path_tokens = marks       ? view.whole * block_size_
+                         : suspended ? view.blocks * block_size_
+                                     : 0;
+  bool path_digests = view.tokens.digests != nullptr && AnyDigest(view.tokens.tokens, path_tokens);
   kvc_status full = KVC_OK;
   try {
     ReservePages(&seq, found_pages.size());
     ReservePath(&seq, path_tokens);
     fences_.Reserve(2);
-    if (path_digests) full = Intern(view.tokens, path_tokens, error);
+    if (marks && !suspended) pending_.Reserve(view.whole - match.blocks);
+    if (path_digests) full = Intern(view.tokens, path_tokens, suspended ? error : nullptr);
   } catch (...) {
     found_pages.clear();
     tree_.ReleaseRoot(match.root);
     throw;
   }
-  if (full != KVC_OK) {
+  if (full != KVC_OK && !suspended) {
+    // A mark is only a hint.
+    counters_.unmarked_blocks += view.whole - match.blocks;
+    marks = path_digests = false;
+    path_tokens = 0;
+  } else if (full != KVC_OK) {
     tree_.ReleaseRoot(match.root);
     return full;
   }
@@ -175,16 +197,21 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
   seq.matched = match.blocks * block_size_;
   seq.committed = seq.matched;
   ++active_sequences_;
+  const uint32_t* tokens = path_digests ? interned_.data() : view.tokens.tokens;
+  seq.path.assign(tokens, tokens + path_tokens);
+  seq.path_digests = path_digests;
   if (suspended) {
-    const uint32_t* tokens = path_digests ? interned_.data() : view.tokens.tokens;
-    seq.path.assign(tokens, tokens + path_tokens);
-    seq.path_digests = path_digests;
     seq.matched = seq.committed = 0;
     seq.fresh = true;
     seq.backoff = prompt.match_backoff;
+    seq.match_blocks = static_cast<uint32_t>(view.blocks);
+    seq.will_mark = marks;
+    seq.awaits = awaits;
     FallAsleep(&seq);
+    if (awaits && pending != 0) WaitFor(index, owner, resident, pending);
   } else {
     counters_.matched_blocks += match.blocks;
+    if (marks) MarkPath(&seq);
   }
   if (slot != 0) ++streams_[slot].sequences;
   ++open_sequences_;
@@ -195,8 +222,12 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
 
   if (hooks_.without == FenceSite::kCreateWait) waits = {};
   result->wait_count = TellWaits(&seq, waits, result->waits);
-  result->sequence = uint64_t{seq.generation} << 32 | index;
+  result->sequence = IdOf(index);
   result->matched_tokens = match.blocks * block_size_;
+  if (pending != 0) {
+    result->pending_tokens = uint64_t{pending} * block_size_;
+    result->pending_sequence = IdOf(owner);
+  }
   return KVC_OK;
 }
 
@@ -219,9 +250,12 @@ void Manager::Probe(uint32_t count, const kvc_prompt* prompts, const PromptArray
     PromptView view;
     results[i].status = ValidatePrompt(prompts[i], in, &view, error);
     if (results[i].status != KVC_OK) continue;
-    const uint64_t found = ProbeOne(view, [](const NodeId*, uint32_t) {});
+    uint64_t pending = 0;
+    const uint64_t found = ProbeOne(
+        view, [](const NodeId*, uint32_t) {}, &pending);
     const uint64_t left_out = (uint64_t{prompts[i].match_backoff} + block_size_ - 1) / block_size_;
     results[i].matched_tokens = (found - std::min(found, left_out)) * block_size_;
+    results[i].pending_tokens = pending * block_size_;
   }
 }
 

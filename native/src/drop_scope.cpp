@@ -107,6 +107,7 @@ kvc_status Manager::DropOne(const kvc_drop_item& item, const PromptArrays& in,
     if (seq.suspended) {
       StripKept(&seq);  // it goes on, and finds nothing
     } else {
+      EndMarks(&seq, 0);
       seq.epoch = 0;  // of no tree
       tree_.ReleaseRoot(seq.root);
       if (seq.holds == 0) ++result->detached_sequences;

@@ -20,6 +20,7 @@ kvc_status Manager::HoldOne(const kvc_hold_item& item, kvc_hold_result* result, 
   Sequence* seq = Find(item.sequence);
   if (seq == nullptr) return sequences::Stale(error);
   if (seq->suspended) return sequences::Suspended(error);
+  EndMarks(seq, 0);
   seq->holds = item.count;
   seq->cancelled = (item.flags & KVC_HOLD_CANCEL) != 0;
   seq->generation = sequences::NextGeneration(seq->generation);

@@ -65,6 +65,9 @@ const kvc_config& Validated(const kvc_config& c) {
   if (c.lrfu_ghosts > 8 * uint64_t{kMaxPages}) bad("lrfu_ghosts", c.lrfu_ghosts, "0 to 2^30");
   if (c.lrfu_tau == 0) bad("lrfu_tau", c.lrfu_tau, "at least 1");
   if (c.max_pinned_pages > kMaxPages) bad("max_pinned_pages", c.max_pinned_pages, "0 to 2^27");
+  if (c.max_pending_blocks > kMaxPages) {
+    bad("max_pending_blocks", c.max_pending_blocks, "0 to 2^27");
+  }
   if (c.resume_gate_permille == 0 || c.resume_gate_permille > 1000) {
     bad("resume_gate_permille", c.resume_gate_permille, "1 to 1000");
   }
@@ -118,6 +121,8 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
       timers_(tree_),
       pins_(config.max_pinned_pages != 0 ? config.max_pinned_pages
                                          : std::max(1u, config.capacity_blocks / 4)),
+      pending_(config.max_pending_blocks != 0 ? config.max_pending_blocks : config.capacity_blocks,
+               config.max_sequences, hash_),
       scores_(config.policy == KVC_POLICY_LRFU
                   ? std::make_unique<RecencyFrequency>(
                         config.lrfu_tau,
@@ -324,7 +329,9 @@ void Manager::FlushRemovals() {
 void Manager::Reset() {
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   pages_.GiveUpCached(kept_pages_);
-  // From here on nothing throws. What suspended sequences kept is of the old
+  // From here on nothing throws.
+  EndAllMarks();
+  // What suspended sequences kept is of the old
   // weights too; they go on in the new tree, where their blocks are not.
   for (uint32_t i = 0; kept_pages_ != 0 && i < max_sequences_; ++i) {
     Sequence& seq = sequences_[i];
@@ -380,8 +387,8 @@ void Manager::Stats(kvc_stats* out) {
   out->sequences = open_sequences_ - holds_;
   out->metadata_bytes =
       pages_.bytes() + tree_.bytes() + timers_.bytes() + pins_.bytes() + digests_.bytes() +
-      (scores_ != nullptr ? scores_->bytes() : 0) + fences_.bytes() + tails_.size() +
-      sequences_.capacity() * sizeof(Sequence) + sequence_bytes_ +
+      pending_.bytes() + (scores_ != nullptr ? scores_->bytes() : 0) + fences_.bytes() +
+      tails_.size() + sequences_.capacity() * sizeof(Sequence) + sequence_bytes_ +
       (victims_.capacity() + interned_.capacity() + removals_.capacity() + strip_.capacity()) *
           sizeof(uint32_t);
   out->prefault_ns = prefault_ns_;
@@ -390,6 +397,8 @@ void Manager::Stats(kvc_stats* out) {
   out->holds = holds_;
   out->held_pages = held_pages_;
   out->digests = digests_.live();
+  out->pending_blocks = pending_.size();
+  out->waiting_sequences = pending_.waiting();
 }
 
 void Manager::Histograms(kvc_histograms* out) {

@@ -23,6 +23,9 @@
 //     before it has digest tokens.
 //  7. Each digest token of a node, of a partly filled tail or of a suspended
 //     sequence's path is one use of an interned digest; there are no other uses between calls.
+//  8. A sequence has marks of the blocks that follow those it has in the tree, a
+//     contiguous run; it is active and attached. Who waits for it is suspended and waits
+//     for blocks that it has marked.
 #ifndef KVCAST_NATIVE_SRC_MANAGER_H_
 #define KVCAST_NATIVE_SRC_MANAGER_H_
 
@@ -41,6 +44,7 @@
 #include "native/src/host_device.h"
 #include "native/src/mixed_hash.h"
 #include "native/src/page_pool.h"
+#include "native/src/pending_table.h"
 #include "native/src/pin_table.h"
 #include "native/src/prefix_tree.h"
 #include "native/src/recency_frequency.h"
@@ -140,6 +144,7 @@ class Manager final : public SinkHost {
               kvc_error* error);
   void Truncate(uint32_t count, const kvc_truncate_item* items, kvc_truncate_result* results,
                 kvc_error* error);
+  uint32_t Waiters(uint32_t capacity, kvc_waiter* out);
   void Stop(uint32_t count, const kvc_stop_item* items, kvc_status* results, kvc_error* error);
   kvc_status Waits(uint64_t sequence, uint32_t capacity, kvc_fence* fences, uint32_t* count,
                    kvc_error* error);
@@ -240,6 +245,7 @@ class Manager final : public SinkHost {
   struct PromptView {
     TokenView tokens;
     uint64_t blocks = 0;  // that may be matched
+    uint64_t whole = 0;   // that are full
     ScopeView scope;
   };
   // The manager's lock over one item, or over all items of a step: taken when the
@@ -296,7 +302,7 @@ class Manager final : public SinkHost {
   kvc_status CreateOne(const kvc_prompt& prompt, const PromptArrays& in, kvc_create_result* result,
                        Turn* turn, kvc_error* error);
   template <typename Visit>
-  uint64_t ProbeOne(const PromptView& prompt, Visit&& visit) const;
+  uint64_t ProbeOne(const PromptView& prompt, Visit&& visit, uint64_t* pending = nullptr) const;
 
   // grow.cpp
   kvc_status GrowOne(const kvc_grow_item& item, kvc_grow_result* result, EvictedList* told,
@@ -315,6 +321,18 @@ class Manager final : public SinkHost {
   void ForgetTailDigests(Sequence* seq);
   uint32_t Suppress(ParentId parent, const NodeId* nodes, uint32_t count);
   [[nodiscard]] bool AnyDigestBlock(const NodeId* nodes, uint32_t count) const;
+
+  // pending.cpp
+  [[nodiscard]] bool SameTokens(const TokenView& view, uint64_t first, uint64_t count,
+                                const uint32_t* interned) const;
+  [[nodiscard]] uint32_t FindPending(const Match& match, const TokenView& view, uint64_t limit,
+                                     uint32_t* owner) const;
+  void MarkPath(Sequence* seq);
+  void CommitMarks(Sequence* seq);
+  void EndMarks(Sequence* seq, uint32_t keep);
+  void EndAllMarks();
+  uint32_t TakeWaiters(uint32_t capacity, kvc_waiter* out);
+  void WaitFor(uint32_t index, uint32_t owner, uint64_t from, uint32_t blocks);
 
   // release.cpp
   enum class Closing { kRelease, kCancel, kEnd };
@@ -342,6 +360,9 @@ class Manager final : public SinkHost {
 
   // sequences.cpp
   [[nodiscard]] Sequence* Find(uint64_t id);
+  [[nodiscard]] uint64_t IdOf(uint32_t index) const {
+    return uint64_t{sequences_[index].generation} << 32 | index;
+  }
   void ReservePages(Sequence* seq, size_t count);
   uint32_t TellWaits(Sequence* seq, const FenceList& list, kvc_fence* waits);
   [[nodiscard]] bool Attached(const Sequence& sequence) const { return sequence.epoch == epoch_; }
@@ -445,6 +466,7 @@ class Manager final : public SinkHost {
   [[nodiscard]] const char* CheckNodes(uint32_t* where);
   [[nodiscard]] const char* CheckSequences(uint32_t* where);
   [[nodiscard]] const char* CheckDigests(uint32_t* where);
+  [[nodiscard]] const char* CheckPending(uint32_t* where);
 
   uint64_t created_ns_;  // first, so that the arenas below are timed
   const ManagerTestHooks hooks_;
@@ -461,6 +483,7 @@ class Manager final : public SinkHost {
   PrefixTree tree_;
   TimerWheel timers_;
   PinTable pins_;
+  PendingTable pending_;
   std::unique_ptr<RecencyFrequency> scores_;  // none: plain recency
   DigestTable digests_;
 

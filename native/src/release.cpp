@@ -28,6 +28,8 @@ kvc_status Manager::ReleaseOne(uint64_t id, Closing how, Turn* turn, kvc_error* 
 // Needs as many sets of fences as the sequence has pages, and a few.
 void Manager::CloseSequence(uint32_t index, Closing how, FenceSite site) {
   Sequence* seq = &sequences_[index];
+  EndMarks(seq, 0);
+  if (seq->fresh) pending_.Forget(index);
   const FenceSetId fence = RecordFence(seq->slot);
   if (how == Closing::kEnd && Attached(*seq)) EndTail(*seq);
   // Last block first: a prefix outlives what was built on it.

@@ -28,15 +28,18 @@ struct RetentionRule {
 // While active: blocks in the tree come first in `pages` (`linked` of them;
 // their nodes are the pages'), then what is the sequence's own. While
 // suspended: `path` has the tokens of the former, `pages` those of the latter
-// that were kept.
+// that were kept. Fresh: `path` has the prompt's.
 struct Sequence {
   uint32_t generation = 1;
   bool open = false;
   bool suspended = false;
   bool cancelled = false;  // what a hold ends in
+  bool marking = false;    // it has marks; `path` has the tokens of its prompt until they end
   uint32_t holds = 0;      // not 0: released, and held for a transfer this often
   bool fresh = false;      // began suspended, not resumed yet
   bool rest_kept = false;  // suspended: nothing of `pages` has been taken away
+  bool will_mark = false;  // fresh: marks what it is going to compute
+  bool awaits = false;     // fresh: not resumed while others compute what it needs
   uint32_t slot = 0;       // of its device stream; 0 = none
   uint64_t device_stream = 0;
   uint64_t epoch = 0;    // of the tree it belongs to; an older one: detached
@@ -46,6 +49,7 @@ struct Sequence {
   uint64_t committed = 0;     // tokens, the partly filled tail included
   bool path_digests = false;  // the path has digest tokens, interned
   bool tail_digests = false;  // the tail has digest tokens, interned
+  uint32_t match_blocks = 0;  // fresh: of its path, to be matched
   uint64_t matched = 0;
   uint32_t backoff = 0;         // fresh: what its match leaves out
   uint32_t linked = 0;          // leading blocks in the tree, while attached

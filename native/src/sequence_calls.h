@@ -137,9 +137,10 @@ void Manager::WalkItem(Match* match, const TokenView& tokens, uint64_t first, ui
 }
 
 // Looks the prompt up under the shared lock, which writers may take in between;
-// hands what it finds to visit(ids, count).
+// hands what it finds to visit(ids, count). *pending is the number of blocks behind
+// them that are being computed.
 template <typename Visit>
-uint64_t Manager::ProbeOne(const PromptView& prompt, Visit&& visit) const {
+uint64_t Manager::ProbeOne(const PromptView& prompt, Visit&& visit, uint64_t* pending) const {
   std::shared_lock<WriterFirstMutex> lock(mutex_);
   Match match;
   match.root = tree_.FindRoot(prompt.scope);
@@ -159,8 +160,12 @@ uint64_t Manager::ProbeOne(const PromptView& prompt, Visit&& visit) const {
     lock.unlock();
     lock.lock();
     // A node that is still the same still has the whole path before it.
-    if (!tree_.alive(match.last) || tree_.node(match.last).generation != generation) break;
+    if (!tree_.alive(match.last) || tree_.node(match.last).generation != generation) {
+      return match.blocks;
+    }
   }
+  uint32_t owner = kNil;
+  if (pending != nullptr) *pending = FindPending(match, prompt.tokens, prompt.blocks, &owner);
   return match.blocks;
 }
 

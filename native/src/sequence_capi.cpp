@@ -11,9 +11,10 @@
 
 static_assert(sizeof(kvc_hold_item) == 16 && sizeof(kvc_hold_result) == 16);
 static_assert(sizeof(kvc_suspend_item) == 16);
-static_assert(sizeof(kvc_resume_result) == 88 && offsetof(kvc_resume_result, waits) == 24);
+static_assert(sizeof(kvc_resume_result) == 104 && offsetof(kvc_resume_result, waits) == 40);
 static_assert(sizeof(kvc_truncate_item) == 16 && sizeof(kvc_truncate_result) == 8);
 static_assert(sizeof(kvc_stop_item) == 16);
+static_assert(sizeof(kvc_waiter) == 16 && offsetof(kvc_waiter, outcome) == 8);
 
 extern "C" {
 
@@ -86,6 +87,16 @@ kvc_status kvc_sequences_stop(kvc_manager* manager, uint32_t count, const kvc_st
     capi::RequireArray(items, count, "items[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.Stop(count, items, results, error);
+    return KVC_OK;
+  });
+}
+
+kvc_status kvc_waiters_take(kvc_manager* manager, uint32_t capacity, kvc_waiter* waiters,
+                            uint32_t* count, kvc_error* error) KVC_NOEXCEPT {
+  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+    capi::RequireArray(waiters, capacity, "waiters[] is NULL");
+    capi::Require(count != nullptr, "count is NULL");
+    *count = core.Waiters(capacity, waiters);
     return KVC_OK;
   });
 }

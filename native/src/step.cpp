@@ -74,7 +74,7 @@ kvc_status Manager::StepCreate(const kvc_prompt& prompt, StepCall* call, kvc_op_
     return status;
   }
   result->sequence = r.sequence;
-  result->of.matched_tokens = r.matched_tokens;
+  result->of.created = {r.matched_tokens, r.pending_tokens, r.pending_sequence};
   if (r.wait_count != 0) StepWaits(r.sequence, call, result);
   return KVC_OK;
 }
@@ -118,10 +118,9 @@ kvc_status Manager::StepResume(uint64_t sequence, StepCall* call, kvc_op_result*
     if (full != KVC_OK) return full;
   }
   kvc_resume_result r{};
-  if (const kvc_status status = ResumeOne(sequence, &r, &call->turn, error); status != KVC_OK) {
-    return status;
-  }
-  result->of.resumed = {r.committed_tokens, r.lost_tokens};
+  const kvc_status status = ResumeOne(sequence, &r, &call->turn, error);
+  result->of.resumed = {r.committed_tokens, r.lost_tokens, r.pending_tokens, r.pending_sequence};
+  if (status != KVC_OK) return status;
   if (r.wait_count != 0) StepWaits(sequence, call, result);
   return KVC_OK;
 }
@@ -272,6 +271,7 @@ void Manager::Step(uint32_t count, const kvc_op* ops, const kvc_step_input& in,
     results[i].status = Guard(story, [&] { return StepOne(i, &call, &results[i], story); });
   }
   out->evicted_count = call.evicted.count;
+  out->waiter_count = TakeWaiters(out->waiter_capacity, out->waiters);
 }
 
 }  // namespace kvcast

@@ -17,7 +17,9 @@ static_assert(offsetof(kvc_grow_item, sequence) == 0 && offsetof(kvc_commit_item
 static_assert(sizeof(kvc_op_table) == 24 && offsetof(kvc_op_table, cookie) == 16);
 static_assert(sizeof(kvc_op_grown) == 16 && offsetof(kvc_op_grown, first_evicted) == 12);
 static_assert(sizeof(kvc_op_committed) == 24 && offsetof(kvc_op_committed, committed_tokens) == 16);
-static_assert(sizeof(kvc_op_resumed) == 16 && sizeof(kvc_op_pinned) == 16);
+static_assert(sizeof(kvc_op_created) == 24 && offsetof(kvc_op_created, pending_sequence) == 16);
+static_assert(sizeof(kvc_op_resumed) == 32 && offsetof(kvc_op_resumed, pending_sequence) == 24);
+static_assert(sizeof(kvc_op_pinned) == 16);
 static_assert(sizeof(kvc_op_tabled) == 16 && offsetof(kvc_op_tabled, kv_tokens) == 8);
 static_assert(sizeof(kvc_op_result) == 56 && offsetof(kvc_op_result, of) == 24);
 
@@ -32,6 +34,7 @@ void CheckArrays(const kvc_step_input& in, const kvc_step_output& out) {
   capi::RequireArray(out.deltas, out.delta_capacity, "output.deltas is NULL");
   capi::RequireArray(out.evicted, out.evicted_capacity, "output.evicted is NULL");
   capi::RequireArray(out.waits, out.wait_capacity, "output.waits is NULL");
+  capi::RequireArray(out.waiters, out.waiter_capacity, "output.waiters is NULL");
 }
 
 }  // namespace step_capi

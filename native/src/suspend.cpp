@@ -56,6 +56,15 @@ kvc_status Manager::SuspendOne(const kvc_suspend_item& item, Turn* turn, kvc_err
   ReservePath(seq, linked * block_size_);
   fences_.Reserve(seq->pages.size() + 4);
   // From here on nothing throws.
+  if (seq->marking) {
+    // The path of the marks makes way for that of the blocks, in memory that stays.
+    std::vector<uint32_t> path;
+    path.swap(seq->path);
+    if (seq->path_digests) digests_.ReleaseAll(path.data(), path.size());
+    seq->path_digests = false;
+    EndMarks(seq, 0);
+    path.swap(seq->path);
+  }
   seq->path.resize(linked * block_size_);
   for (size_t i = 0; i < linked; ++i) {
     std::memcpy(&seq->path[i * block_size_], tree_.tokens(pages_[seq->pages[i]].node),
@@ -120,7 +129,7 @@ kvc_status Manager::ResumeOne(uint64_t id, kvc_resume_result* result, Turn* turn
   }
   if (!GateIsOpen()) return GateClosed(error);
   const bool attached = Attached(*seq);
-  const uint64_t blocks = seq->path.size() / block_size_;
+  const uint64_t blocks = seq->fresh ? seq->match_blocks : seq->path.size() / block_size_;
   Match match;
   std::vector<PageId>& found_pages = victims_;  // lends its memory, see CreateOne
   if (attached) {
@@ -131,18 +140,34 @@ kvc_status Manager::ResumeOne(uint64_t id, kvc_resume_result* result, Turn* turn
       for (uint32_t i = 0; i < count; ++i) found_pages.push_back(tree_.node(found[i]).page);
     });
     if (seq->fresh) {
+      uint32_t owner = kNil;
+      const uint32_t pending = FindPending(match, {seq->path.data(), nullptr}, blocks, &owner);
+      if (pending != 0) {
+        result->pending_tokens = uint64_t{pending} * block_size_;
+        result->pending_sequence = IdOf(owner);
+        if (seq->awaits) {
+          found_pages.clear();
+          WaitFor(static_cast<uint32_t>(id), owner, match.blocks, pending);
+          return Item(error, KVC_NOT_NOW,
+                      "an older sequence computes what the prompt needs next; resume when it is "
+                      "told that the wait is over");
+        }
+      }
       BackOff(&match, seq->backoff);
       found_pages.resize(match.blocks);
     }
   }
+  const bool marks = seq->fresh && seq->will_mark && attached;
   try {
     ReservePages(seq, found_pages.size() + seq->pages.size());
     fences_.Reserve(seq->pages.size() + 2);
+    if (marks) pending_.Reserve(seq->path.size() / block_size_ - match.blocks);
   } catch (...) {
     found_pages.clear();
     throw;
   }
   // From here on nothing throws.
+  if (seq->fresh) pending_.Forget(static_cast<uint32_t>(id));
   const bool whole = match.blocks == blocks && !seq->fresh;
   const bool rest = whole && seq->rest_kept;
   // Nobody can write behind a gap: what was kept goes with the first lost block.
@@ -176,7 +201,11 @@ kvc_status Manager::ResumeOne(uint64_t id, kvc_resume_result* result, Turn* turn
   seq->suspended = false;
   seq->fresh = false;
   seq->rest_kept = false;
-  ForgetPath(seq);
+  if (marks) {
+    MarkPath(seq);
+  } else {
+    ForgetPath(seq);
+  }
   ++active_sequences_;
   ++changes_;
   counters_.peak_live_pages = std::max<uint64_t>(counters_.peak_live_pages, pages_.live());

@@ -32,6 +32,8 @@ kvc_status Manager::TruncateOne(const kvc_truncate_item& item, kvc_truncate_resu
     pages_.Drop(seq->pages[i], At(FenceSite::kTruncate, fence));
   }
   fences_.Release(fence);
+  // What was being computed there is gone.
+  EndMarks(seq, static_cast<uint32_t>(target));
   seq->table.Touch(static_cast<uint32_t>(target), static_cast<uint32_t>(seq->pages.size()));
   seq->pages.resize(static_cast<size_t>(target));
   ++changes_;
@@ -57,6 +59,7 @@ kvc_status Manager::StopOne(const kvc_stop_item& item, Turn* turn, kvc_error* er
   if (seq == nullptr) return sequences::Stale(error);
   if (seq->suspended) return sequences::Suspended(error);
   seq->stop_blocks = std::min(seq->stop_blocks, StopBlocks(item.stop_before));
+  EndMarks(seq, seq->stop_blocks);
   return KVC_OK;
 }
 

@@ -165,6 +165,7 @@ struct CacheOptions {
   kvc_multimodal multimodal = KVC_MULTIMODAL_SUPPRESS;
   uint32_t digests = 0;  // at most; 0 = as many as fit
   uint32_t gate = 1000;  // none, unless a test is about it
+  uint32_t pending = 0;  // max_pending_blocks
 };
 
 // A manager with a stream. Its destructor cleans up whatever the test left
@@ -197,6 +198,7 @@ class Cache {
     config.lrfu_tau = options.tau;
     config.resume_gate_permille = options.gate;
     config.max_digests = options.digests;
+    config.max_pending_blocks = options.pending;
     if (kvc_manager_create(&config, stream_, &manager_, &error) != KVC_OK) {
       kvc_stream_destroy(stream_);
       throw std::runtime_error(error.message);
@@ -345,6 +347,17 @@ class Cache {
     if (Stepped([&](Stepper* step) { result = step->Suspend(item); })) return result;
     const kvc_status status = kvc_sequences_suspend(manager_, 1, &item, &result, nullptr);
     return status != KVC_OK ? status : result;
+  }
+  // Up to `capacity` of those whose waits are over.
+  std::vector<kvc_waiter> TakeWaiters(size_t capacity) {
+    std::vector<kvc_waiter> all(capacity);
+    uint32_t count = 0;
+    if (kvc_waiters_take(manager_, static_cast<uint32_t>(capacity), all.data(), &count, nullptr) !=
+        KVC_OK) {
+      throw std::runtime_error("the waiters cannot be taken");
+    }
+    all.resize(count);
+    return all;
   }
   kvc_resume_result Resume(uint64_t id) {
     kvc_resume_result result{};

@@ -20,6 +20,7 @@
 #include "native/src/block_key.h"
 #include "tests/native/abi_support.h"
 #include "tests/native/model_device.h"
+#include "tests/native/model_pending.h"
 
 namespace kvcast::testing {
 
@@ -83,6 +84,9 @@ struct ModelSequence {
   uint64_t suspended_at = 0;
   uint32_t backoff = 0;
   std::vector<uint32_t> path;
+  uint64_t match_blocks = 0;  // fresh: of the path, that may be matched
+  bool will_mark = false;
+  bool awaits = false;
 };
 
 struct ModelPrompt {
@@ -112,7 +116,8 @@ class Model : public ModelDevice {
         max_digests_(options.digests != 0 ? options.digests
                                           : (options.pages + options.sequences) * options.block),
         suppress_(options.multimodal == KVC_MULTIMODAL_SUPPRESS),
-        free_(options.pages) {}
+        free_(options.pages),
+        pending(options.block, options.pending != 0 ? options.pending : options.pages) {}
 
   // ------------------------------------------------------------------- calls
 
@@ -148,19 +153,43 @@ class Model : public ModelDevice {
                         std::vector<ModelFence>* waits, kvc_status* why) {
     *why = KVC_NOT_NOW;
     if (Full()) return nullptr;
-    const bool suspended = (prompt.options.flags & KVC_PROMPT_SUSPENDED) != 0;
-    if (!suspended && !GateOpen()) {
+    bool suspended = (prompt.options.flags & KVC_PROMPT_SUSPENDED) != 0;
+    const bool waits_too = (prompt.options.flags & KVC_PROMPT_WAIT) != 0;
+    if (!suspended && !waits_too && !GateOpen()) {
       ++counts.refused_gate;
       return nullptr;
     }
     const std::vector<uint32_t>& tokens = prompt.tokens;
     const uint64_t left = Left(prompt.must_compute);
     const uint64_t whole = tokens.size() < left ? 0 : (tokens.size() - left) / block_ * block_;
-    const std::vector<uint32_t> path(tokens.begin(),
-                                     tokens.begin() + static_cast<ptrdiff_t>(whole));
-    if (suspended && DigestsFit(path) != KVC_OK) {
-      *why = DigestsFit(path);
-      return nullptr;
+    const uint64_t full = tokens.size() / block_;
+    const uint64_t resident = Match(*prompt.scope, tokens, prompt.must_compute).size();
+    const ModelPending::Found computed =
+        pending.Find(prompt.scope->root, tokens, resident, whole / block_);
+    if (waits_too && !suspended) {
+      suspended = computed.blocks != 0;
+      if (!suspended && !GateOpen()) {
+        ++counts.refused_gate;
+        return nullptr;
+      }
+    }
+    const std::vector<ModelBlockRef> found =
+        Match(*prompt.scope, tokens, prompt.must_compute, prompt.options.match_backoff);
+    bool marks =
+        (prompt.options.flags & KVC_PROMPT_MARK) != 0 && (suspended || full > found.size());
+    std::vector<uint32_t> path(tokens.begin(),
+                               tokens.begin() + static_cast<ptrdiff_t>(marks       ? full * block_
+                                                                       : suspended ? whole
+                                                                                   : 0));
+    if (DigestsFit(path) != KVC_OK) {
+      if (suspended) {
+        *why = DigestsFit(path);
+        return nullptr;
+      }
+      // A mark is only a hint.
+      marks = false;
+      path.clear();
+      pending.unmarked += full - found.size();
     }
     *why = KVC_OK;
     auto made = std::make_unique<ModelSequence>();
@@ -170,8 +199,6 @@ class Model : public ModelDevice {
     if ((prompt.options.flags & KVC_PROMPT_STOP_BEFORE) != 0) {
       made->stop_blocks = prompt.options.stop_before / block_;
     }
-    const std::vector<ModelBlockRef> found =
-        Match(*prompt.scope, tokens, prompt.must_compute, prompt.options.match_backoff);
     ++counts.created_sequences;
     counts.asked_blocks += tokens.size() / block_;
     *matched = found.size() * block_;
@@ -181,13 +208,19 @@ class Model : public ModelDevice {
       made->backoff = prompt.options.match_backoff;
       made->suspended_at = ++suspensions_;
       made->path = path;
+      made->match_blocks = whole / block_;
+      made->will_mark = marks;
+      made->awaits = waits_too;
+      if (waits_too && computed.blocks != 0) pending.Await(made.get(), computed, resident);
     } else {
       Take(*made, found);
       made->matched = *matched;
       made->tokens.assign(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(*matched));
       counts.matched_blocks += found.size();
       *waits = WaitsFor(made->pages, made->stream);
+      if (marks) MakePromise(made.get(), path);
     }
+    last_pending = computed;
     sequences_.push_back(std::move(made));
     return sequences_.back().get();
   }
@@ -365,6 +398,7 @@ class Model : public ModelDevice {
       --rule;
       SetPriority(s.blocks[i - 1], rule->second.priority, rule->second.tick);
     }
+    pending.Commit(&s, s.blocks.size(), s.tokens);
     counts.stored_blocks += result.stored;
     counts.deduplicated_blocks += result.deduplicated;
     result.waits = WaitsFor(replaced, s.stream);
@@ -373,6 +407,8 @@ class Model : public ModelDevice {
 
   // `ended`: the conversation is over.
   void Release(ModelSequence* s, bool cancel = false, bool ended = false) {
+    pending.End(s, 0);
+    pending.Forget(s);
     const std::vector<ModelFence> fences = Record(s->stream);
     if (ended && s->epoch == epoch_ && !s->suspended) {
       for (size_t i = s->blocks.size(); i-- > 0;) {
@@ -396,6 +432,7 @@ class Model : public ModelDevice {
   // The sequence becomes a hold; it goes when that has been released often enough.
   kvc_status ReleaseHeld(ModelSequence* s, uint32_t count, bool cancel, uint64_t hold) {
     if (s->suspended) return KVC_BAD_STATE;
+    pending.End(s, 0);
     const auto at = std::find_if(sequences_.begin(), sequences_.end(),
                                  [s](const auto& other) { return other.get() == s; });
     holds[hold] = {std::move(*at), count, cancel};
@@ -415,6 +452,7 @@ class Model : public ModelDevice {
 
   kvc_status Suspend(ModelSequence& s, bool keep) {
     if (s.suspended) return KVC_BAD_STATE;
+    pending.End(&s, 0);
     const size_t linked = s.epoch == epoch_ ? s.blocks.size() : 0;
     const std::vector<ModelFence> fences = Record(s.stream);
     std::vector<ModelPageRef> rest;
@@ -437,6 +475,7 @@ class Model : public ModelDevice {
   struct Resumed {
     kvc_status status = KVC_OK;
     uint64_t lost = 0;
+    ModelPending::Found computed;
     std::vector<ModelFence> waits;
   };
   Resumed Resume(ModelSequence& s) {
@@ -447,6 +486,19 @@ class Model : public ModelDevice {
       result.status = KVC_NOT_NOW;
     }
     if (result.status != KVC_OK) return result;
+    const std::vector<uint32_t> whole_path = s.path;
+    if (s.fresh) {
+      s.path.resize(s.match_blocks * block_);
+      const uint64_t resident = Match(*s.scope, s.path, KVC_COMPUTE_NOTHING).size();
+      result.computed = pending.Find(s.scope->root, s.path, resident, s.match_blocks);
+      if (s.awaits && result.computed.blocks != 0) {
+        pending.Await(&s, result.computed, resident);
+        s.path = whole_path;
+        result.status = KVC_NOT_NOW;
+        return result;
+      }
+      pending.Forget(&s);
+    }
     std::vector<ModelBlockRef> found;
     if (s.epoch == epoch_)
       found = Match(*s.scope, s.path, KVC_COMPUTE_NOTHING, s.fresh ? s.backoff : 0);
@@ -467,8 +519,10 @@ class Model : public ModelDevice {
       counts.matched_blocks += found.size();
     }
     s.matched = std::min<uint64_t>(s.matched, s.tokens.size());
+    const bool marks = s.fresh && s.will_mark;
     s.suspended = s.fresh = s.rest_kept = false;
     s.path.clear();
+    if (marks) MakePromise(&s, whole_path);
     NotePeak();
     result.waits = WaitsFor(s.pages, s.stream);
     return result;
@@ -478,6 +532,7 @@ class Model : public ModelDevice {
     if (s.suspended || capacity < s.tokens.size()) return KVC_BAD_STATE;
     const uint64_t target = (capacity + block_ - 1) / block_;
     const std::vector<ModelFence> fences = Record(s.stream);
+    if (s.pages.size() > target) pending.End(&s, target);
     for (; s.pages.size() > target; ++*freed) {
       Drop(s.pages.back(), fences);
       s.pages.pop_back();
@@ -487,12 +542,14 @@ class Model : public ModelDevice {
   kvc_status Stop(ModelSequence& s, uint64_t position) {
     if (s.suspended) return KVC_BAD_STATE;
     s.stop_blocks = std::min<uint64_t>(s.stop_blocks, position / block_);
+    pending.End(&s, s.stop_blocks);
     return KVC_OK;
   }
 
   void Reset() {
     ++counts.resets;
     counts.reset_blocks += resident_.size();
+    for (ModelSequence* s : ByPlace()) pending.End(s, 0);
     // Suspended sequences go on in the new tree, without what they kept.
     for (const auto& s : sequences_) {
       if (!s->suspended || s->epoch != epoch_) continue;
@@ -575,8 +632,9 @@ class Model : public ModelDevice {
         }
       }
     }
-    for (const auto& s : sequences_) {
+    for (ModelSequence* s : ByPlace()) {
       if (s->epoch != epoch_ || roots.count(s->scope->root) == 0) continue;
+      pending.End(s, 0);
       if (s->suspended) {
         Strip(*s);
       } else {
@@ -679,6 +737,7 @@ class Model : public ModelDevice {
       AddDigests(s->tokens, s->tokens.size() / block_ * block_, &all);
       AddDigests(s->path, 0, &all);
     }
+    for (const ModelPending::Promise& p : pending.promises) AddDigests(p.tokens, 0, &all);
     for (const auto& [id, hold] : holds) {
       const ModelSequence& s = *hold.sequence;
       AddDigests(s.tokens, s.tokens.size() / block_ * block_, &all);
@@ -696,6 +755,7 @@ class Model : public ModelDevice {
     return false;
   }
 
+  ModelPending::Found last_pending;  // what the last create was told
   std::vector<ModelPin> pins;
   kvc_stats counts{};           // only those that the model counts
   uint64_t partial_blocks = 0;  // kvc_stream_stats.partial_blocks_suppressed
@@ -738,6 +798,20 @@ class Model : public ModelDevice {
     std::vector<ModelFence> waits;
     for (const auto& [id, position] : latest) waits.push_back({id, position});
     return waits;
+  }
+
+  // The sequences by their places in the library, in which it goes through them.
+  [[nodiscard]] std::vector<ModelSequence*> ByPlace() const {
+    std::vector<ModelSequence*> all;
+    for (const auto& s : sequences_) all.push_back(s.get());
+    std::sort(all.begin(), all.end(), [](const ModelSequence* a, const ModelSequence* b) {
+      return static_cast<uint32_t>(a->id) < static_cast<uint32_t>(b->id);
+    });
+    return all;
+  }
+  void MakePromise(ModelSequence* s, const std::vector<uint32_t>& prompt) {
+    pending.Make(s, s->scope->root, prompt, s->blocks.size(),
+                 std::min<uint64_t>(prompt.size() / block_, s->stop_blocks));
   }
 
   static ModelPageRef NewPage() {
@@ -893,6 +967,9 @@ class Model : public ModelDevice {
   bool now_known_ = false;
   std::vector<ModelPageRef> quarantine_;  // in the order in which they were given up
   std::vector<std::unique_ptr<ModelSequence>> sequences_;
+
+ public:
+  ModelPending pending;
 };
 
 }  // namespace kvcast::testing

@@ -81,6 +81,8 @@ enum class Kind : uint32_t {
   kCancel,
   kStep,
   kTogether,
+  kWaiters,
+  kShare,
   kHold,
   kEndHold,
   kStale,
@@ -93,11 +95,11 @@ enum class Kind : uint32_t {
 };
 const char* Name(Kind kind) {
   static const char* const kNames[] = {
-      "create",       "probe",   "where",    "grow",     "commit", "request", "scribble",
-      "release",      "end",     "retain",   "pin",      "unpin",  "drop",    "expire",
-      "release many", "suspend", "resume",   "truncate", "stop",   "cancel",  "step",
-      "together",     "hold",    "end hold", "stale",    "reset",  "advance", "turn over",
-      "drain",        "quiet",   "settle"};
+      "create",       "probe",     "where",  "grow",     "commit",   "request", "scribble",
+      "release",      "end",       "retain", "pin",      "unpin",    "drop",    "expire",
+      "release many", "suspend",   "resume", "truncate", "stop",     "cancel",  "step",
+      "together",     "waiters",   "share",  "hold",     "end hold", "stale",   "reset",
+      "advance",      "turn over", "drain",  "quiet",    "settle"};
   return kNames[static_cast<uint32_t>(kind)];
 }
 
@@ -117,8 +119,8 @@ struct RunSetup {
     text << "block " << cache.block << ", pages " << cache.pages << ", sequences "
          << cache.sequences << ", entries " << cache.entries << ", form " << cache.form << ", run "
          << cache.run << ", gate " << cache.gate << ", seed " << cache.seed << ", streams "
-         << streams << ", digests " << cache.digests << ", multimodal " << cache.multimodal
-         << (images ? ", images" : "");
+         << streams << ", pending " << cache.pending << ", digests " << cache.digests
+         << ", multimodal " << cache.multimodal << (images ? ", images" : "");
     return text.str();
   }
 };
@@ -138,6 +140,7 @@ RunSetup RandomRunSetup(Draw& draw) {
   setup.cache.multimodal = static_cast<kvc_multimodal>(draw.Below(2));
   setup.cache.digests = draw.From<uint32_t>({0, 0, 1, 3});
   setup.cache.gate = draw.From<uint32_t>({1000, 1000, 970, 500, 250});
+  setup.cache.pending = draw.From<uint32_t>({0, 0, 0, 1, 3});
   return setup;
 }
 
@@ -155,6 +158,7 @@ Operation RandomOperation(Draw& draw) {
       Kind::kRetain,   Kind::kRetain,   Kind::kExpire,   Kind::kExpire,      Kind::kStep,
       Kind::kStep,     Kind::kTogether, Kind::kCreate,   Kind::kGrow,        Kind::kCommit,
       Kind::kCommit,   Kind::kTogether, Kind::kHold,     Kind::kEndHold,     Kind::kEndHold,
+      Kind::kWaiters,  Kind::kWaiters,  Kind::kResume,   Kind::kShare,       Kind::kShare,
       Kind::kAdvance,  Kind::kAdvance,  Kind::kTurnOver, Kind::kDrain,       Kind::kDrain,
       Kind::kQuiet,    Kind::kSettle};
   const Kind kind = draw.From(kKinds);
@@ -199,6 +203,7 @@ class Lockstep {
     Draw draw(operation.seed);
     // A share of all calls are steps of one operation: nothing else may differ.
     cache_.ThroughSteps(operation.seed % 4 == 0);
+    take_ = operation.seed % 3 == 0;
     switch (operation.kind) {
       case Kind::kCreate:
         Create(draw);
@@ -270,6 +275,12 @@ class Lockstep {
         break;
       case Kind::kTogether:
         Together(draw);
+        break;
+      case Kind::kWaiters:
+        TakeWaiters(draw.Below(4));
+        break;
+      case Kind::kShare:
+        Share(draw);
         break;
       case Kind::kHold:
         if (draw.OneIn(2)) Hold(draw);
@@ -469,7 +480,17 @@ class Lockstep {
     }
     return tokens;
   }
-  // Half of the prompts go on where an open sequence is.
+  // What a sequence commits next: mostly what it has promised.
+  std::vector<uint32_t> NextTokens(Draw& draw, const ModelSequence& s, uint64_t count) {
+    std::vector<uint32_t> tokens = RandomTokens(draw, count);
+    const ModelPending::Promise* promise = model_.pending.Of(&s);
+    if (promise == nullptr || draw.OneIn(6)) return tokens;
+    for (size_t i = 0; i < count && s.tokens.size() + i < promise->tokens.size(); ++i) {
+      tokens[i] = promise->tokens[s.tokens.size() + i];
+    }
+    return tokens;
+  }
+  // Half of the prompts go on where an open sequence is, and some with what it computes.
   std::vector<uint32_t> RandomPrompt(Draw& draw, const ModelScope** scope) {
     *scope = draw.OneIn(2) ? &Scopes()[draw.Below(Scopes().size())] : Scopes().data();
     std::vector<uint32_t> tokens;
@@ -477,6 +498,10 @@ class Lockstep {
       *scope = s->scope;
       tokens.assign(s->tokens.begin(),
                     s->tokens.begin() + static_cast<ptrdiff_t>(draw.Below(s->tokens.size() + 1)));
+      const std::vector<uint32_t>& path = s->path;
+      if (path.size() > tokens.size() && draw.OneIn(2)) tokens = path;
+      const ModelPending::Promise* promise = model_.pending.Of(s);
+      if (promise != nullptr && !draw.OneIn(3)) tokens = promise->tokens;
     }
     const uint64_t blocks = draw.From<uint64_t>({0, 1, 2, 3, 4, 12});
     for (const uint32_t token :
@@ -501,10 +526,27 @@ class Lockstep {
     if (s == nullptr) return nullptr;
     s->id = r.sequence;
     Equal("matched tokens", r.matched_tokens, matched);
+    CheckComputed("create", r.pending_tokens, r.pending_sequence, model_.last_pending);
     CheckWaits("create", r.waits, r.wait_count, waits);
     WaitFor(*s, r.waits, r.wait_count, waits);
     CheckSequence(*s);
     return s;
+  }
+  void CheckComputed(const std::string& what, uint64_t tokens, uint64_t sequence,
+                     const ModelPending::Found& want) {
+    Equal(what + ": pending tokens", tokens, want.blocks * model_.block());
+    Equal(what + ": pending sequence", sequence, want.owner == nullptr ? 0 : want.owner->id);
+  }
+  void TakeWaiters(size_t room) { JudgeWaiters(cache_.TakeWaiters(room), room); }
+  void JudgeWaiters(const std::vector<kvc_waiter>& got, size_t room) {
+    auto& want = model_.pending.told;
+    Equal("waits that are over", got.size(), std::min(room, want.size()));
+    for (const kvc_waiter& waiter : got) {
+      Equal("whose wait is over", waiter.sequence, want.front().first->id);
+      Equal("how a wait ended", waiter.outcome,
+            want.front().second ? KVC_PENDING_COMMITTED : KVC_PENDING_GIVEN_UP);
+      want.erase(want.begin());
+    }
   }
   void Create(Draw& draw) {
     ModelPrompt prompt;
@@ -512,6 +554,8 @@ class Lockstep {
     prompt.must_compute = RandomMust(draw);
     prompt.stream = draw.From(model_.OpenStreams());
     if (draw.OneIn(5)) prompt.options.flags |= KVC_PROMPT_SUSPENDED;
+    if (draw.OneIn(2)) prompt.options.flags |= KVC_PROMPT_MARK;
+    if (draw.OneIn(2)) prompt.options.flags |= KVC_PROMPT_WAIT;
     if (draw.OneIn(8)) {
       prompt.options.flags |= KVC_PROMPT_STOP_BEFORE;
       prompt.options.stop_before = draw.Below(prompt.tokens.size() + 2 * model_.block() + 1);
@@ -529,6 +573,11 @@ class Lockstep {
     Same("probe", r.status, KVC_OK);
     Equal("probe", r.matched_tokens,
           model_.Match(*scope, tokens, must, options.match_backoff).size() * model_.block());
+    const uint64_t left = Model::Left(must);
+    const uint64_t limit = tokens.size() < left ? 0 : (tokens.size() - left) / model_.block();
+    const size_t resident = model_.Match(*scope, tokens, must).size();
+    Equal("probe: pending tokens", r.pending_tokens,
+          model_.pending.Find(scope->root, tokens, resident, limit).blocks * model_.block());
   }
   void Where(Draw& draw) {
     const ModelScope* scope = nullptr;
@@ -612,7 +661,7 @@ class Lockstep {
     const uint64_t stream = draw.From(model_.OpenStreams());
     const bool import = draw.OneIn(3) && model_.IsSteps(stream);
     const ModelFence fence{stream, import ? draw.Below(model_.Begun(stream) + 1) : 0};
-    CommitTokens(*s, RandomTokens(draw, count), import ? &fence : nullptr);
+    CommitTokens(*s, NextTokens(draw, *s, count), import ? &fence : nullptr);
   }
   // The fake engine computes the blocks that become full: their pages get a mark
   // that follows from the key.
@@ -661,6 +710,30 @@ class Lockstep {
     }
     if (draw.OneIn(2)) Release(s);
   }
+  // Two requests with a common beginning: the second waits for what the first computes, in
+  // two pieces, unless that breaks its promise.
+  void Share(Draw& draw) {
+    ModelPrompt prompt;
+    prompt.tokens = RandomPrompt(draw, &prompt.scope);
+    prompt.must_compute = RandomMust(draw);
+    prompt.stream = draw.From(model_.OpenStreams());
+    prompt.options.flags = KVC_PROMPT_MARK;
+    ModelSequence* first = Open(prompt);
+    if (first == nullptr) return;
+    prompt.options.flags |= KVC_PROMPT_WAIT;
+    for (const uint32_t token : RandomTokens(draw, draw.Below(3))) prompt.tokens.push_back(token);
+    ModelSequence* second = Open(prompt);
+    const ModelPending::Promise* promise = model_.pending.Of(first);
+    if (promise == nullptr || !GrowTo(*first, promise->tokens.size())) return;
+    for (int piece = 0; piece < 2; ++piece) {
+      const uint64_t room = first->pages.size() * model_.block() - first->tokens.size();
+      CommitTokens(*first, NextTokens(draw, *first, piece == 0 ? draw.Below(room + 1) : room));
+    }
+    TakeWaiters(draw.Below(2));
+    if (second == nullptr || !second->suspended) return;
+    const kvc_resume_result r = cache_.Resume(second->id);
+    JudgeResumed(*second, r);
+  }
   // Several operations in one step. They are drawn before the first of them is
   // made, so that some come to nothing; what they return is judged one by one,
   // the sequences when all is done.
@@ -686,6 +759,8 @@ class Lockstep {
     ModelPrompt prompt;
     prompt.tokens = RandomPrompt(draw, &prompt.scope);
     prompt.stream = draw.From(model_.OpenStreams());
+    if (draw.OneIn(2)) prompt.options.flags = KVC_PROMPT_MARK;
+    if (draw.OneIn(3)) prompt.options.flags |= KVC_PROMPT_WAIT;
     const bool opens = draw.OneIn(2);
     std::vector<Drawn> drawn;
     std::set<ModelSequence*> committed;
@@ -707,8 +782,8 @@ class Lockstep {
         // known, once for each sequence.
         if (d.s == nullptr || d.s->suspended || !committed.insert(d.s).second) continue;
         const uint64_t room = d.s->pages.size() * model_.block() - have;
-        d.tokens =
-            RandomTokens(draw, draw.From<uint64_t>({std::min<uint64_t>(1, room), room / 2, room}));
+        d.tokens = NextTokens(draw, *d.s,
+                              draw.From<uint64_t>({std::min<uint64_t>(1, room), room / 2, room}));
         Compute(*d.s, d.tokens);
       } else if (d.what == kResume && d.s != nullptr && committed.count(d.s) != 0) {
         continue;
@@ -717,7 +792,9 @@ class Lockstep {
       drawn.push_back(std::move(d));
     }
 
-    Stepper step(cache_.manager());
+    Stepper::Room room;
+    room.waiters = static_cast<uint32_t>(draw.Below(4));
+    Stepper step(cache_.manager(), room);
     cache_.Through(&step);
     struct Results {
       std::vector<kvc_evicted_block> told;
@@ -730,7 +807,9 @@ class Lockstep {
     kvc_create_result opened{};
     std::vector<Results> results;
     const auto make = [&] {
-      if (opens) opened = cache_.Create(prompt.tokens, prompt.scope->spec, 0, prompt.stream);
+      if (opens) {
+        opened = cache_.Create(prompt.tokens, prompt.scope->spec, 0, prompt.stream, prompt.options);
+      }
       results.clear();
       for (const Drawn& d : drawn) {
         const uint64_t id = d.s == nullptr ? opened.sequence : d.id;
@@ -790,6 +869,8 @@ class Lockstep {
       if (fresh != nullptr) {
         fresh->id = opened.sequence;
         Equal("matched tokens", opened.matched_tokens, matched);
+        CheckComputed("create together", opened.pending_tokens, opened.pending_sequence,
+                      model_.last_pending);
         judge_waits("create together", *fresh, opened.waits, opened.wait_count, std::move(want));
       }
     }
@@ -835,6 +916,8 @@ class Lockstep {
         case kResume: {
           Model::Resumed want = model_.Resume(*s);
           Same("resume together", r.resumed.status, want.status);
+          CheckComputed("resume together", r.resumed.pending_tokens, r.resumed.pending_sequence,
+                        want.computed);
           if (want.status != KVC_OK) break;
           Equal("surviving tokens", r.resumed.committed_tokens, s->tokens.size());
           Equal("lost tokens", r.resumed.lost_tokens, want.lost);
@@ -852,6 +935,7 @@ class Lockstep {
           model_.Release(s, d.what == kCancel, d.what == kEnd);
       }
     }
+    JudgeWaiters(step.waiters(), room.waiters);
     for (const Wait& w : waits) {
       if (w.stream == 0 || model_.IsSteps(w.stream)) continue;
       Same("stream wait",
@@ -1017,16 +1101,19 @@ class Lockstep {
   void Resume(Draw& draw) {
     ModelSequence* s = Pick(draw);
     if (s == nullptr) return;
-    const kvc_resume_result r = cache_.Resume(s->id);
-    Model::Resumed want = model_.Resume(*s);
+    JudgeResumed(*s, cache_.Resume(s->id));
+  }
+  void JudgeResumed(ModelSequence& s, const kvc_resume_result& r) {
+    Model::Resumed want = model_.Resume(s);
     Same("resume", r.status, want.status);
+    CheckComputed("resume", r.pending_tokens, r.pending_sequence, want.computed);
     if (r.status == KVC_OK) {
-      Equal("surviving tokens", r.committed_tokens, s->tokens.size());
+      Equal("surviving tokens", r.committed_tokens, s.tokens.size());
       Equal("lost tokens", r.lost_tokens, want.lost);
       CheckWaits("resume", r.waits, r.wait_count, want.waits);
-      WaitFor(*s, r.waits, r.wait_count, want.waits);
+      WaitFor(s, r.waits, r.wait_count, want.waits);
     }
-    CheckSequence(*s);
+    CheckSequence(s);
   }
   void Truncate(Draw& draw) {
     ModelSequence* s = Pick(draw);
@@ -1248,6 +1335,15 @@ class Lockstep {
     Equal("suspended sequences", got.suspended_sequences, suspended);
     Equal("kept pages", got.kept_pages, kept);
     CheckTables();
+    const ModelPending& p = model_.pending;
+    Equal("pending blocks", got.pending_blocks, p.size());
+    Equal("waiting sequences", got.waiting_sequences, p.waits.size());
+    Equal("marked blocks", got.marked_blocks, p.marked);
+    Equal("committed marks", got.committed_marks, p.committed);
+    Equal("given up marks", got.given_up_marks, p.given_up);
+    Equal("unmarked blocks", got.unmarked_blocks, p.unmarked);
+    Equal("waits", got.waits, p.begun);
+    if (take_) TakeWaiters(model_.pending.told.size() + 1);
     Equal("digests", got.digests, model_.Digests().size());
 
     // The resident set, parents first.
@@ -1296,6 +1392,7 @@ class Lockstep {
   std::map<WireKey, std::pair<WireKey, const ModelKnown*>> known_;
   std::vector<uint64_t> stale_;
   std::set<uint64_t> ids_;  // of blocks
+  bool take_ = false;       // the waiters, after this operation
   TableCopies tables_{setup_.cache.sequences, setup_.cache.pages};
 };
 
@@ -1305,6 +1402,7 @@ struct Met {
   uint64_t expired = 0, ended = 0, dropped = 0;
   uint64_t healed = 0, deferred_evicted = 0, superseded = 0, told_removed = 0;
   uint64_t gate = 0, reclaimed = 0, cancelled = 0, suppressed = 0;
+  uint64_t committed_marks = 0, given_up_marks = 0, unmarked = 0, waits = 0;
 
   void Add(const kvc_stats& m, const kvc_stream_stats& s) {
     stored += m.stored_blocks;
@@ -1319,6 +1417,10 @@ struct Met {
     gate += m.refused_gate;
     reclaimed += m.reclaimed_pages;
     cancelled += m.cancelled_sequences;
+    committed_marks += m.committed_marks;
+    given_up_marks += m.given_up_marks;
+    unmarked += m.unmarked_blocks;
+    waits += m.waits;
     suppressed += s.multimodal_blocks_suppressed;
     healed += s.healed_blocks;
     deferred_evicted += s.deferred_evicted_blocks;
@@ -1423,6 +1525,10 @@ TEST(Model, RandomOperations) {
                                                      {"reclaimed", met.reclaimed},
                                                      {"suppressed", met.suppressed},
                                                      {"cancelled", met.cancelled},
+                                                     {"committed marks", met.committed_marks},
+                                                     {"given up marks", met.given_up_marks},
+                                                     {"unmarked", met.unmarked},
+                                                     {"waits", met.waits},
                                                      {"told as removed", met.told_removed}}) {
     std::printf("  %s: %llu\n", name, static_cast<unsigned long long>(count));
     EXPECT_GE(count, operations / 1000) << name << " is hardly tested";

@@ -23,12 +23,15 @@ class Stepper {
     uint32_t deltas = 1024;
     uint32_t evicted = 1024;
     uint32_t waits = 4096;
+    uint32_t waiters = 0;
   };
 
   explicit Stepper(kvc_manager* manager) : manager_(manager) {}
   Stepper(kvc_manager* manager, const Room& room) : manager_(manager), room_(room) {}
 
   [[nodiscard]] bool noting() const { return !done_; }
+  // Those whose waits were over, after Run.
+  [[nodiscard]] const std::vector<kvc_waiter>& waiters() const { return waiters_; }
 
   kvc_create_result Create(kvc_prompt prompt, const std::vector<uint32_t>& tokens,
                            const std::vector<kvc_scope>& scopes,
@@ -52,7 +55,9 @@ class Stepper {
     kvc_create_result result{};
     result.status = r.status;
     result.sequence = r.sequence;
-    result.matched_tokens = r.of.matched_tokens;
+    result.matched_tokens = r.of.created.matched_tokens;
+    result.pending_tokens = r.of.created.pending_tokens;
+    result.pending_sequence = r.of.created.pending_sequence;
     result.wait_count = Waits(r, result.waits);
     return result;
   }
@@ -116,6 +121,8 @@ class Stepper {
     result.status = r.status;
     result.committed_tokens = r.of.resumed.committed_tokens;
     result.lost_tokens = r.of.resumed.lost_tokens;
+    result.pending_tokens = r.of.resumed.pending_tokens;
+    result.pending_sequence = r.of.resumed.pending_sequence;
     result.wait_count = Waits(r, result.waits);
     return result;
   }
@@ -165,6 +172,7 @@ class Stepper {
     deltas_.resize(room_.deltas);
     evicted_.resize(room_.evicted);
     waits_.resize(room_.waits);
+    waiters_.resize(room_.waiters);
     kvc_step_input in;
     kvc_step_input_init(&in);
     in.tokens = tokens_.data();
@@ -187,11 +195,14 @@ class Stepper {
     out.evicted_capacity = room_.evicted;
     out.waits = waits_.data();
     out.wait_capacity = room_.waits;
+    out.waiters = waiters_.data();
+    out.waiter_capacity = room_.waiters;
     kvc_error error{};
     if (kvc_step(manager_, static_cast<uint32_t>(ops_.size()), ops_.data(), &in, results_.data(),
                  &out, &error) != KVC_OK) {
       throw std::runtime_error(error.message);
     }
+    waiters_.resize(out.waiter_count);
     done_ = true;
   }
 
@@ -242,6 +253,7 @@ class Stepper {
   std::vector<kvc_table_delta> deltas_;
   std::vector<kvc_evicted_block> evicted_;
   std::vector<kvc_fence> waits_;
+  std::vector<kvc_waiter> waiters_;
   kvc_table_format format_{1, 0, 1, -1};
   uint32_t columns_ = 0;
 };

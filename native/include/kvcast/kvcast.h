@@ -346,6 +346,10 @@ typedef struct kvc_config {
                                     0 = as many as blocks and tails can hold (default). Memory
                                     (72 bytes each) is taken as they come */
   kvc_copy_method copies;        /* default KVC_COPY_CALIBRATED; of CUDA devices with memory */
+  uint32_t max_pending_blocks;   /* marked at once, see KVC_PROMPT_MARK, up to 2^27; 0 = as many as
+                                    capacity_blocks (default). Memory (40 bytes each) is taken as
+                                    they come */
+  uint32_t reserved;
 } kvc_config;
 
 typedef struct kvc_manager kvc_manager;
@@ -407,7 +411,13 @@ enum {
    * matches the prompt. */
   KVC_PROMPT_SUSPENDED = 1u,
   /* stop_before counts. */
-  KVC_PROMPT_STOP_BEFORE = 2u
+  KVC_PROMPT_STOP_BEFORE = 2u,
+  /* Whoever asks for the same blocks learns that the sequence computes them: from when
+   * it becomes active its whole blocks behind the match are marked as pending. */
+  KVC_PROMPT_MARK = 4u,
+  /* If an older sequence has marked the block behind the match, the sequence begins
+   * suspended, as with KVC_PROMPT_SUSPENDED, and waits; else it is active. */
+  KVC_PROMPT_WAIT = 8u
 };
 
 typedef struct kvc_prompt {
@@ -433,7 +443,10 @@ typedef struct kvc_create_result {
   uint32_t wait_count; /* fences the device stream must wait for before it reads; waits[] has the
                           first KVC_MAX_WAITS, kvc_sequence_waits all of them */
   uint64_t sequence;
-  uint64_t matched_tokens; /* a multiple of tokens_per_block; already committed */
+  uint64_t matched_tokens;   /* a multiple of tokens_per_block; already committed */
+  uint64_t pending_tokens;   /* behind what is resident, that an older sequence computes; whole
+                                blocks, no more than a match could use */
+  uint64_t pending_sequence; /* that sequence, or 0 */
   kvc_fence waits[KVC_MAX_WAITS];
 } kvc_create_result;
 
@@ -459,6 +472,7 @@ typedef struct kvc_probe_result {
   kvc_status status;
   uint32_t reserved;
   uint64_t matched_tokens;
+  uint64_t pending_tokens; /* as in kvc_create_result */
 } kvc_probe_result;
 
 /* As kvc_sequences_create, but only looks: changes nothing, not even the order
@@ -681,6 +695,8 @@ typedef struct kvc_resume_result {
   uint32_t wait_count;       /* as in kvc_create_result */
   uint64_t committed_tokens; /* that survived: the sequence goes on behind them */
   uint64_t lost_tokens;      /* committed before, to be computed anew */
+  uint64_t pending_tokens;   /* of one that began suspended: as in kvc_create_result */
+  uint64_t pending_sequence;
   kvc_fence waits[KVC_MAX_WAITS];
 } kvc_resume_result;
 
@@ -692,6 +708,52 @@ typedef struct kvc_resume_result {
 KVC_API kvc_status kvc_sequences_resume(kvc_manager* manager, uint32_t count,
                                         const uint64_t* sequences, kvc_resume_result* results,
                                         kvc_error* error) KVC_NOEXCEPT;
+
+/*
+ * Pending blocks: two requests with the same prefix need not both compute it.
+ *
+ * KVC_PROMPT_MARK is a promise: the sequence will compute and commit the whole blocks
+ * of its prompt behind the match, as far as stop_before lets them be reused. Until it
+ * has, whoever creates, probes or resumes a prompt that needs them is told so
+ * (pending_tokens) and may wait or compute; the library makes nobody wait.
+ *
+ * With KVC_PROMPT_WAIT a sequence that would have to wait begins suspended, holds
+ * nothing and is noted with the owner of the marks. When its wait is over it is told,
+ * once, by kvc_step (output.waiters) or kvc_waiters_take; then resume it. While
+ * an older sequence has marked the block behind its match, its resume is KVC_NOT_NOW and it
+ * waits for that one: of many that waited for a sequence that has given up, the first
+ * to be resumed computes, if it has KVC_PROMPT_MARK too. To compute nevertheless,
+ * cancel the sequence and create it without KVC_PROMPT_WAIT.
+ *
+ * A mark ends when its owner has committed the block, commits something else in its
+ * place, is released, held, cancelled, ended or suspended, stops before the block,
+ * gives its room back (kvc_sequences_truncate), or is detached by a reset or a dropped scope.
+ * A commit that keeps the promise up to the block that a sequence waits for ends the
+ * wait as KVC_PENDING_COMMITTED; when nothing of it is left to come, it ends as
+ * KVC_PENDING_GIVEN_UP. There is no time-out: the library has no clock. Only suspended
+ * sequences wait and only active ones have marks, so no two wait for each other.
+ *
+ * When max_pending_blocks are marked, or there are too many digests, the rest stays
+ * unmarked, which costs nothing but the knowledge (kvc_stats.unmarked_blocks).
+ */
+typedef uint32_t kvc_pending_outcome;
+enum {
+  KVC_PENDING_COMMITTED = 1, /* what it waited for is reusable, or was a moment ago */
+  KVC_PENDING_GIVEN_UP = 2   /* nobody computes it any more, or not all of it */
+};
+
+/* A sequence whose wait is over. */
+typedef struct kvc_waiter {
+  uint64_t sequence;
+  kvc_pending_outcome outcome;
+  uint32_t reserved;
+} kvc_waiter;
+
+/* Takes up to `capacity` sequences whose waits are over and that have not been told,
+ * in the order in which the waits ended; *count is their number. Those that are
+ * resumed, released or cancelled before are not told. */
+KVC_API kvc_status kvc_waiters_take(kvc_manager* manager, uint32_t capacity, kvc_waiter* waiters,
+                                    uint32_t* count, kvc_error* error) KVC_NOEXCEPT;
 
 typedef struct kvc_truncate_item {
   uint64_t sequence;
@@ -896,9 +958,16 @@ typedef struct kvc_stats {
   uint64_t pinned_pages; /* a page counts once for each of its pins; they are live */
   uint64_t peak_pinned_pages;
   uint64_t peak_quarantined_pages;
-  uint64_t digests;      /* different multimodal digests in use */
-  uint64_t copied_pages; /* inside the pool: tails of forks */
-  uint64_t copied_bytes; /* of these, by the device; 0 where the engine has the memory */
+  uint64_t digests;           /* different multimodal digests in use */
+  uint64_t copied_pages;      /* inside the pool: tails of forks */
+  uint64_t copied_bytes;      /* of these, by the device; 0 where the engine has the memory */
+  uint64_t pending_blocks;    /* marked at this instant */
+  uint64_t waiting_sequences; /* whose wait is not over */
+  uint64_t marked_blocks;     /* == committed_marks + given_up_marks + pending_blocks */
+  uint64_t committed_marks;
+  uint64_t given_up_marks;
+  uint64_t unmarked_blocks; /* that were to be marked and found no room */
+  uint64_t waits;           /* begun */
 } kvc_stats;
 
 KVC_API void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT;
@@ -1444,6 +1513,12 @@ typedef struct kvc_op {
   } args; /* the member that stands beside the kind */
 } kvc_op;
 
+typedef struct kvc_op_created {
+  uint64_t matched_tokens;
+  uint64_t pending_tokens;
+  uint64_t pending_sequence;
+} kvc_op_created;
+
 typedef struct kvc_op_grown {
   uint32_t added_pages;
   uint32_t evicted_blocks; /* NOT_NOW: as many entries evicted[] would have needed, or 0 */
@@ -1462,6 +1537,8 @@ typedef struct kvc_op_committed {
 typedef struct kvc_op_resumed {
   uint64_t committed_tokens;
   uint64_t lost_tokens;
+  uint64_t pending_tokens; /* also with NOT_NOW */
+  uint64_t pending_sequence;
 } kvc_op_resumed;
 
 typedef struct kvc_op_pinned {
@@ -1484,7 +1561,7 @@ typedef struct kvc_op_result {
   uint32_t reserved;
   uint64_t sequence; /* create: the new one; of the others that take one: which it was */
   union {
-    uint64_t matched_tokens;    /* create */
+    kvc_op_created created;     /* create */
     kvc_op_grown grown;         /* grow */
     kvc_op_committed committed; /* commit */
     kvc_op_resumed resumed;     /* resume */
@@ -1528,6 +1605,10 @@ typedef struct kvc_step_output {
                        room for one of each device stream there has been but its own */
   uint32_t wait_capacity;
   uint32_t wait_count;
+  kvc_waiter* waiters; /* as kvc_waiters_take, after all operations; those without room are told
+                          by the next step */
+  uint32_t waiter_capacity;
+  uint32_t waiter_count;
 } kvc_step_output;
 
 KVC_API void kvc_step_input_init(kvc_step_input* input) KVC_NOEXCEPT;
