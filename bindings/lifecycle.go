@@ -47,7 +47,8 @@ type SuspendItem struct {
 
 // ResumeResult is what became of one sequence.
 type ResumeResult struct {
-	// Err is nil, ErrNotNow (the gate, see Config.ResumeGatePermille),
+	// Err is nil, ErrNotNow (the gate, see Config.ResumeGatePermille, or with
+	// Prompt.Wait an older sequence computes what comes next: PendingTokens),
 	// ErrBadState (active already), ErrStaleHandle or ErrOutOfMemory; then
 	// nothing changed.
 	Err error
@@ -55,6 +56,10 @@ type ResumeResult struct {
 	CommittedTokens int
 	// LostTokens were committed before and have to be computed anew.
 	LostTokens int
+	// PendingTokens and PendingSequence are, of a sequence that began suspended, as
+	// in CreateResult.
+	PendingTokens   int
+	PendingSequence SequenceID
 	// Waits are fences that the sequence's device stream must wait for before
 	// it reads the pages. The slice's memory is reused if the result is.
 	Waits []Fence
@@ -172,6 +177,7 @@ func (m *Manager) Resume(ids []SequenceID, out []ResumeResult) error {
 		r := &sc.resumed[i]
 		waits := out[i].Waits[:0]
 		out[i] = ResumeResult{Err: opResume.item(r.Status), Waits: waits}
+		out[i].PendingTokens, out[i].PendingSequence = int(r.PendingTokens), SequenceID(r.PendingSequence)
 		if r.Status != cgo.OK {
 			continue
 		}

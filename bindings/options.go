@@ -87,6 +87,9 @@ type Config struct {
 	MaxDigests int
 	// Copies says who copies pages on a CUDA device; default CopyCalibrated.
 	Copies CopyMethod
+	// MaxPendingBlocks may be marked at once (Prompt.Mark), up to 2^27; default
+	// CapacityBlocks. Memory for them (40 bytes each) is taken as they come.
+	MaxPendingBlocks int
 	// Poison makes the host device fill freed pages with a pattern and check
 	// it before they are handed out again, so that a late write shows.
 	Poison bool
@@ -107,6 +110,7 @@ func (c *Config) raw() (cgo.Config, error) {
 		{"CapacityBlocks", c.CapacityBlocks, &raw.CapacityBlocks},
 		{"MaxSequences", c.MaxSequences, &raw.MaxSequences},
 		{"MaxDigests", c.MaxDigests, &raw.MaxDigests},
+		{"MaxPendingBlocks", c.MaxPendingBlocks, &raw.MaxPendingBlocks},
 		{"ResumeGatePermille", c.ResumeGatePermille, &raw.ResumeGatePermille},
 		{"LRFUTau", c.LRFUTau, &raw.LRFUTau},
 		{"LRFUGhosts", c.LRFUGhosts, &raw.LRFUGhosts},

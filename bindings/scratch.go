@@ -50,6 +50,7 @@ type scratch struct {
 	stop      []cgo.StopItem
 	retain    []cgo.RetainItem
 	pinned    []cgo.PinResult
+	waiters   []cgo.Waiter
 }
 
 const (
@@ -154,6 +155,12 @@ func (s *scratch) prompt(p *Prompt, last **Scope) (raw cgo.Prompt, bad string, v
 	raw.MatchBackoff = uint32(p.MatchBackoff)
 	if p.Suspended {
 		raw.Flags |= cgo.PromptSuspended
+	}
+	if p.Mark {
+		raw.Flags |= cgo.PromptMark
+	}
+	if p.Wait {
+		raw.Flags |= cgo.PromptWait
 	}
 	switch {
 	case p.StopBefore == StopNow:

@@ -11,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -297,6 +298,12 @@ func (s *script) dispatch(o *operation) string {
 			return outcome(err) + "\n"
 		}
 		return outcome(errs[0]) + "\n"
+	case "over":
+		over, err := s.manager.TakeWaiters(make([]bindings.Waiter, o.count("room", 64)))
+		if err != nil {
+			return outcome(err) + "\n"
+		}
+		return s.over(over) + "\n"
 	case "hold":
 		name := o.next()
 		item := bindings.HoldItem{Sequence: s.sequence(name).id, Count: number(o.next()),
@@ -482,6 +489,7 @@ func (s *script) openCache(o *operation) string {
 		MaxBlocksPerEvent: o.count("run", 0),
 	}
 	config.MaxDigests = o.count("digests", 0)
+	config.MaxPendingBlocks = o.count("pending", 0)
 	switch o.take("multimodal", "suppress") {
 	case "suppress":
 	case "announce":
@@ -601,6 +609,8 @@ func (s *script) create(o *operation) string {
 	prompt := bindings.Prompt{Scope: scope(o), MustCompute: mustCompute(o)}
 	prompt.Tokens, prompt.Digests = itemTokens(tokens)
 	prompt.Suspended = o.count("suspended", 0) != 0
+	prompt.Mark = o.count("mark", 0) != 0
+	prompt.Wait = o.count("wait", 0) != 0
 	prompt.MatchBackoff = o.count("backoff", 0)
 	if stop := o.take("stop", ""); stop == "0" {
 		prompt.StopBefore = bindings.StopNow
@@ -621,7 +631,36 @@ func (s *script) create(o *operation) string {
 	id := opened(s.calls(), r)
 	s.open = append(s.open, id)
 	s.sequences[name] = &scriptSequence{id, prompt.DeviceStream, slices.Clone(r.Waits)}
-	return fmt.Sprintf("matched %d%s", r.MatchedTokens, s.waits(r.Waits))
+	return fmt.Sprintf("matched %d%s%s", r.MatchedTokens, s.pending(r.PendingTokens, r.PendingSequence),
+		s.waits(r.Waits))
+}
+
+func (s *script) nameOf(id bindings.SequenceID) string {
+	for _, name := range slices.Sorted(maps.Keys(s.sequences)) {
+		if s.sequences[name].id == id {
+			return name
+		}
+	}
+	return "unknown"
+}
+
+// pending is what an older sequence computes.
+func (s *script) pending(tokens int, sequence bindings.SequenceID) string {
+	if tokens == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", pending %d of %s", tokens, s.nameOf(sequence))
+}
+
+func (s *script) over(waiters []bindings.Waiter) string {
+	var text []string
+	for _, w := range waiters {
+		text = append(text, s.nameOf(w.Sequence)+" "+w.Outcome.String())
+	}
+	if text == nil {
+		return "none"
+	}
+	return strings.Join(text, ", ")
 }
 
 func (s *script) probe(o *operation) string {
@@ -634,6 +673,9 @@ func (s *script) probe(o *operation) string {
 	}
 	if out[0].Err != nil {
 		return outcome(out[0].Err)
+	}
+	if pending := out[0].PendingTokens; pending != 0 {
+		return fmt.Sprintf("matched %d, pending %d", out[0].MatchedTokens, pending)
 	}
 	return fmt.Sprintf("matched %d", out[0].MatchedTokens)
 }
@@ -739,11 +781,12 @@ func (s *script) resume(o *operation) string {
 		return outcome(err)
 	}
 	r := &out[0]
+	pending := s.pending(r.PendingTokens, r.PendingSequence)
 	if r.Err != nil {
-		return outcome(r.Err)
+		return outcome(r.Err) + pending
 	}
 	q.waits = slices.Clone(r.Waits)
-	return fmt.Sprintf("committed %d, lost %d%s", r.CommittedTokens, r.LostTokens, s.waits(r.Waits))
+	return fmt.Sprintf("committed %d, lost %d%s%s", r.CommittedTokens, r.LostTokens, pending, s.waits(r.Waits))
 }
 
 // pin pins a sequence by its name, or a prompt.
@@ -1069,6 +1112,13 @@ func (s *script) counters() string {
 		{"gate", n.RefusedGate},
 		{"reclaimed", n.ReclaimedPages},
 		{"cancelled", n.CancelledSequences},
+		{"marked", n.MarkedBlocks},
+		{"marks committed", n.CommittedMarks},
+		{"marks given up", n.GivenUpMarks},
+		{"pending", n.PendingBlocks},
+		{"unmarked", n.UnmarkedBlocks},
+		{"waits", n.Waits},
+		{"waiting", n.WaitingSequences},
 		{"peak live", n.PeakLivePages},
 	})
 }

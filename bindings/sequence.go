@@ -61,6 +61,13 @@ type Prompt struct {
 	// from 0) or a later one is made reusable by the sequence. 0: no limit;
 	// StopNow: no block at all.
 	StopBefore int
+	// Mark says that the sequence will compute and commit the whole blocks behind
+	// its match: whoever asks for them meanwhile is told (PendingTokens).
+	Mark bool
+	// Wait lets the sequence begin suspended if an older one has marked the block
+	// behind its match: PendingTokens is not 0 then. Resume it when Step.Waiters or
+	// Manager.TakeWaiters names it. Without such a mark it is active.
+	Wait bool
 }
 
 // CreateResult is what became of one prompt.
@@ -74,6 +81,10 @@ type CreateResult struct {
 	// MatchedTokens were found: whole blocks that the sequence now holds and
 	// that count as committed. With Prompt.Suspended: what Resume would find now.
 	MatchedTokens int
+	// PendingTokens behind what is resident are being computed by an older
+	// sequence, PendingSequence: whole blocks, as far as a match could use them.
+	PendingTokens   int
+	PendingSequence SequenceID
 	// Waits are fences that the sequence's device stream must wait for before
 	// it reads the pages. The slice's memory is reused if the result is.
 	Waits []Fence
@@ -83,6 +94,7 @@ type CreateResult struct {
 type ProbeResult struct {
 	Err           error
 	MatchedTokens int
+	PendingTokens int // as in CreateResult
 }
 
 // GrowItem asks for room.
@@ -168,8 +180,10 @@ func (m *Manager) Create(prompts []Prompt, out []CreateResult) error {
 		o.Waits = o.Waits[:0]
 		if o.Err = opCreate.item(r.Status); o.Err != nil {
 			o.Sequence, o.MatchedTokens = Sequence{}, 0
+			o.PendingTokens, o.PendingSequence = 0, 0
 			continue
 		}
+		o.PendingTokens, o.PendingSequence = int(r.PendingTokens), SequenceID(r.PendingSequence)
 		o.MatchedTokens = int(r.MatchedTokens)
 		o.Sequence = Sequence{m: m, id: SequenceID(r.Sequence), matched: o.MatchedTokens}
 		o.Waits = m.appendWaits(o.Waits, r.Sequence, r.WaitCount, &r.Waits, sc)
@@ -203,6 +217,7 @@ func (m *Manager) Probe(prompts []Prompt, out []ProbeResult) error {
 		out[i] = ProbeResult{Err: opProbe.item(r.Status)}
 		if r.Status == cgo.OK {
 			out[i].MatchedTokens = int(r.MatchedTokens)
+			out[i].PendingTokens = int(r.PendingTokens)
 		}
 	}
 	return nil

@@ -63,6 +63,15 @@ type Stats struct {
 	CopiedPages uint64 // inside the pool: tails of forks
 	CopiedBytes uint64 // of these, by the device; 0 where the engine has the memory
 
+	// MarkedBlocks == CommittedMarks + GivenUpMarks + PendingBlocks.
+	PendingBlocks    uint64 // marked at this instant
+	WaitingSequences uint64 // whose wait is not over
+	MarkedBlocks     uint64
+	CommittedMarks   uint64
+	GivenUpMarks     uint64
+	UnmarkedBlocks   uint64 // that were to be marked and found no room
+	Waits            uint64 // begun
+
 	MetadataBytes uint64        // host memory of arenas and tables
 	Prefault      time.Duration // what touching them took when the manager was made
 }
@@ -121,8 +130,17 @@ func (m *Manager) Stats() (Stats, error) {
 		Digests:            raw.Digests,
 		CopiedPages:        raw.CopiedPages,
 		CopiedBytes:        raw.CopiedBytes,
-		MetadataBytes:      raw.MetadataBytes,
-		Prefault:           time.Duration(raw.PrefaultNs),
+
+		PendingBlocks:    raw.PendingBlocks,
+		WaitingSequences: raw.WaitingSequences,
+		MarkedBlocks:     raw.MarkedBlocks,
+		CommittedMarks:   raw.CommittedMarks,
+		GivenUpMarks:     raw.GivenUpMarks,
+		UnmarkedBlocks:   raw.UnmarkedBlocks,
+		Waits:            raw.Waits,
+
+		MetadataBytes: raw.MetadataBytes,
+		Prefault:      time.Duration(raw.PrefaultNs),
 	}, nil
 }
 

@@ -43,6 +43,8 @@ type Step struct {
 	told    []EvictedBlock
 	waits   []cgo.Fence
 	fences  []Fence
+	waiters []cgo.Waiter
+	over    []Waiter
 	again   []cgo.Op
 	retried []cgo.OpResult
 	retry   []int32
@@ -69,7 +71,7 @@ func (s *Step) Reset() {
 	s.flat.tokens, s.flat.scopes, s.flat.bytes = s.flat.tokens[:0], s.flat.scopes[:0], s.flat.bytes[:0]
 	s.flat.prompts = s.flat.prompts[:0]
 	s.scope, s.tellers, s.wrong = nil, 0, nil
-	s.deltas, s.told, s.fences = s.deltas[:0], s.told[:0], s.fences[:0]
+	s.deltas, s.told, s.fences, s.over = s.deltas[:0], s.told[:0], s.fences[:0], s.over[:0]
 }
 
 // Len is the number of operations.
@@ -289,9 +291,13 @@ func (m *Manager) Step(s *Step) error {
 		f.cookies[i] = row.cookie
 	}
 	f.evicted = sized(f.evicted, s.MaxEvicted)
+	s.waiters = sized(s.waiters, max(16, cap(s.waiters)))
 	s.waits = sized(s.waits, s.tellers*int(min(m.streams.Load(), maxStreams)))
 	s.deltas = sized(s.deltas, cap(s.deltas))
-	used, status := cgo.Step(m.raw, s.ops, &s.in, s.results, f.cookies, s.deltas, f.evicted, s.waits, &f.err)
+	used, status := cgo.Step(m.raw, s.ops, &s.in, s.results, f.cookies, s.deltas, f.evicted, s.waits, s.waiters, &f.err)
+	if status == cgo.OK && used.Waiters != 0 {
+		used.Waiters = s.takeMore(m, used.Waiters)
+	}
 	if status == cgo.OK && len(s.rows) != 0 {
 		used.Deltas, status = s.tellRest(m, used.Deltas)
 	}
@@ -302,6 +308,7 @@ func (m *Manager) Step(s *Step) error {
 	s.deltas = s.deltas[:used.Deltas]
 	s.told = evictedBlocks(sized(s.told, int(used.Evicted)), f.evicted[:used.Evicted])
 	s.fences = appendFences(s.fences[:0], s.waits[:used.Waits])
+	s.over = appendWaiters(s.over[:0], s.waiters[:used.Waiters])
 	for i, row := range s.rows {
 		row.cookie = f.cookies[i]
 		if uint64(row.Sequence)/cgo.StepResult == 1 {
@@ -340,7 +347,7 @@ func (s *Step) tellRest(m *Manager, used uint32) (uint32, cgo.Status) {
 		s.deltas = grown
 		s.retried = sized(s.retried, len(s.again))
 		more, status := cgo.Step(m.raw, s.again, &s.in, s.retried, s.flat.cookies, s.deltas[used:],
-			nil, nil, &s.flat.err)
+			nil, nil, nil, &s.flat.err)
 		if status != cgo.OK {
 			return used, status
 		}

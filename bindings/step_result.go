@@ -78,11 +78,14 @@ func (s *Step) Created(o StepOp) CreateResult {
 	if r.Status != cgo.OK {
 		return CreateResult{Err: s.Err(o)}
 	}
-	matched := int(r.Number())
+	c := r.Created()
+	matched := int(c.MatchedTokens)
 	return CreateResult{
-		Sequence:      Sequence{m: s.m, id: SequenceID(r.Sequence), matched: matched},
-		MatchedTokens: matched,
-		Waits:         s.waitsOf(r),
+		Sequence:        Sequence{m: s.m, id: SequenceID(r.Sequence), matched: matched},
+		MatchedTokens:   matched,
+		PendingTokens:   int(c.PendingTokens),
+		PendingSequence: SequenceID(c.PendingSequence),
+		Waits:           s.waitsOf(r),
 	}
 }
 
@@ -126,12 +129,13 @@ func (s *Step) Committed(o StepOp) CommitResult {
 // Resumed is the result of a Resume.
 func (s *Step) Resumed(o StepOp) ResumeResult {
 	r := s.result(o, cgo.OpResume)
-	if r.Status != cgo.OK {
-		return ResumeResult{Err: s.Err(o)}
-	}
+	x := r.Resumed()
 	return ResumeResult{
-		CommittedTokens: int(r.Resumed().CommittedTokens),
-		LostTokens:      int(r.Resumed().LostTokens),
+		Err:             s.Err(o),
+		CommittedTokens: int(x.CommittedTokens),
+		LostTokens:      int(x.LostTokens),
+		PendingTokens:   int(x.PendingTokens),
+		PendingSequence: SequenceID(x.PendingSequence),
 		Waits:           s.waitsOf(r),
 	}
 }
@@ -167,6 +171,10 @@ func (s *Step) Told(o StepOp) (TableResult, []TableDelta) {
 // Deltas are the triples of all rows of the step; applied in order they make the
 // rows the tables of their sequences.
 func (s *Step) Deltas() []TableDelta { return s.deltas }
+
+// Waiters are the sequences whose waits (Prompt.Wait) were over after the step and
+// that had not been told: resume them.
+func (s *Step) Waiters() []Waiter { return s.over }
 
 // Evicted are the blocks that the step evicted, in the order of its operations,
 // children before parents.

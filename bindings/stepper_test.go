@@ -234,6 +234,9 @@ func (s *script) together(line string) (string, error) {
 			}
 			text.WriteString(out)
 		}
+		if x.done && len(x.step.Waiters()) != 0 {
+			text.WriteString("over: " + s.over(x.step.Waiters()) + "\n")
+		}
 		return text.String(), nil
 	}
 	sequences, pins, open := map[string]scriptSequence{}, maps.Clone(s.pins), slices.Clone(s.open)

@@ -206,6 +206,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Config{}.MaxDigests) - unsafe.Sizeof(C.kvc_config{}.max_digests)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Config{}.Copies) - unsafe.Offsetof(C.kvc_config{}.copies)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Config{}.Copies) - unsafe.Sizeof(C.kvc_config{}.copies)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.MaxPendingBlocks) - unsafe.Offsetof(C.kvc_config{}.max_pending_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.MaxPendingBlocks) - unsafe.Sizeof(C.kvc_config{}.max_pending_blocks)]struct{}{}
 
 	// kvc_scope
 	_ [0]struct{} = [unsafe.Sizeof(Scope{}) - unsafe.Sizeof(C.kvc_scope{})]struct{}{}
@@ -264,6 +266,10 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}.Sequence) - unsafe.Sizeof(C.kvc_create_result{}.sequence)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(CreateResult{}.MatchedTokens) - unsafe.Offsetof(C.kvc_create_result{}.matched_tokens)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}.MatchedTokens) - unsafe.Sizeof(C.kvc_create_result{}.matched_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CreateResult{}.PendingTokens) - unsafe.Offsetof(C.kvc_create_result{}.pending_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}.PendingTokens) - unsafe.Sizeof(C.kvc_create_result{}.pending_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CreateResult{}.PendingSequence) - unsafe.Offsetof(C.kvc_create_result{}.pending_sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}.PendingSequence) - unsafe.Sizeof(C.kvc_create_result{}.pending_sequence)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(CreateResult{}.Waits) - unsafe.Offsetof(C.kvc_create_result{}.waits)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}.Waits) - unsafe.Sizeof(C.kvc_create_result{}.waits)]struct{}{}
 
@@ -273,6 +279,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(ProbeResult{}.Status) - unsafe.Sizeof(C.kvc_probe_result{}.status)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(ProbeResult{}.MatchedTokens) - unsafe.Offsetof(C.kvc_probe_result{}.matched_tokens)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(ProbeResult{}.MatchedTokens) - unsafe.Sizeof(C.kvc_probe_result{}.matched_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ProbeResult{}.PendingTokens) - unsafe.Offsetof(C.kvc_probe_result{}.pending_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ProbeResult{}.PendingTokens) - unsafe.Sizeof(C.kvc_probe_result{}.pending_tokens)]struct{}{}
 
 	// kvc_grow_item
 	_ [0]struct{} = [unsafe.Sizeof(GrowItem{}) - unsafe.Sizeof(C.kvc_grow_item{})]struct{}{}
@@ -361,6 +369,10 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(ResumeResult{}.CommittedTokens) - unsafe.Sizeof(C.kvc_resume_result{}.committed_tokens)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(ResumeResult{}.LostTokens) - unsafe.Offsetof(C.kvc_resume_result{}.lost_tokens)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(ResumeResult{}.LostTokens) - unsafe.Sizeof(C.kvc_resume_result{}.lost_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ResumeResult{}.PendingTokens) - unsafe.Offsetof(C.kvc_resume_result{}.pending_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ResumeResult{}.PendingTokens) - unsafe.Sizeof(C.kvc_resume_result{}.pending_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ResumeResult{}.PendingSequence) - unsafe.Offsetof(C.kvc_resume_result{}.pending_sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ResumeResult{}.PendingSequence) - unsafe.Sizeof(C.kvc_resume_result{}.pending_sequence)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(ResumeResult{}.Waits) - unsafe.Offsetof(C.kvc_resume_result{}.waits)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(ResumeResult{}.Waits) - unsafe.Sizeof(C.kvc_resume_result{}.waits)]struct{}{}
 
@@ -488,6 +500,20 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.CopiedPages) - unsafe.Sizeof(C.kvc_stats{}.copied_pages)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Stats{}.CopiedBytes) - unsafe.Offsetof(C.kvc_stats{}.copied_bytes)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.CopiedBytes) - unsafe.Sizeof(C.kvc_stats{}.copied_bytes)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.PendingBlocks) - unsafe.Offsetof(C.kvc_stats{}.pending_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.PendingBlocks) - unsafe.Sizeof(C.kvc_stats{}.pending_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.WaitingSequences) - unsafe.Offsetof(C.kvc_stats{}.waiting_sequences)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.WaitingSequences) - unsafe.Sizeof(C.kvc_stats{}.waiting_sequences)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.MarkedBlocks) - unsafe.Offsetof(C.kvc_stats{}.marked_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.MarkedBlocks) - unsafe.Sizeof(C.kvc_stats{}.marked_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.CommittedMarks) - unsafe.Offsetof(C.kvc_stats{}.committed_marks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.CommittedMarks) - unsafe.Sizeof(C.kvc_stats{}.committed_marks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.GivenUpMarks) - unsafe.Offsetof(C.kvc_stats{}.given_up_marks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.GivenUpMarks) - unsafe.Sizeof(C.kvc_stats{}.given_up_marks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.UnmarkedBlocks) - unsafe.Offsetof(C.kvc_stats{}.unmarked_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.UnmarkedBlocks) - unsafe.Sizeof(C.kvc_stats{}.unmarked_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.Waits) - unsafe.Offsetof(C.kvc_stats{}.waits)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.Waits) - unsafe.Sizeof(C.kvc_stats{}.waits)]struct{}{}
 
 	// kvc_resident_block
 	_ [0]struct{} = [unsafe.Sizeof(ResidentBlock{}) - unsafe.Sizeof(C.kvc_resident_block{})]struct{}{}

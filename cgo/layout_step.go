@@ -41,6 +41,15 @@ var (
 	_ [0]struct{} = [unsafe.Offsetof(OpResult{}.Of) - unsafe.Offsetof(C.kvc_op_result{}.of)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(OpResult{}.Of) - unsafe.Sizeof(C.kvc_op_result{}.of)]struct{}{}
 
+	// kvc_op_created
+	_ [0]struct{} = [unsafe.Sizeof(OpCreated{}) - unsafe.Sizeof(C.kvc_op_created{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(OpCreated{}.MatchedTokens) - unsafe.Offsetof(C.kvc_op_created{}.matched_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(OpCreated{}.MatchedTokens) - unsafe.Sizeof(C.kvc_op_created{}.matched_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(OpCreated{}.PendingTokens) - unsafe.Offsetof(C.kvc_op_created{}.pending_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(OpCreated{}.PendingTokens) - unsafe.Sizeof(C.kvc_op_created{}.pending_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(OpCreated{}.PendingSequence) - unsafe.Offsetof(C.kvc_op_created{}.pending_sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(OpCreated{}.PendingSequence) - unsafe.Sizeof(C.kvc_op_created{}.pending_sequence)]struct{}{}
+
 	// kvc_op_grown
 	_ [0]struct{} = [unsafe.Sizeof(OpGrown{}) - unsafe.Sizeof(C.kvc_op_grown{})]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(OpGrown{}.AddedPages) - unsafe.Offsetof(C.kvc_op_grown{}.added_pages)]struct{}{}
@@ -69,6 +78,10 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(OpResumed{}.CommittedTokens) - unsafe.Sizeof(C.kvc_op_resumed{}.committed_tokens)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(OpResumed{}.LostTokens) - unsafe.Offsetof(C.kvc_op_resumed{}.lost_tokens)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(OpResumed{}.LostTokens) - unsafe.Sizeof(C.kvc_op_resumed{}.lost_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(OpResumed{}.PendingTokens) - unsafe.Offsetof(C.kvc_op_resumed{}.pending_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(OpResumed{}.PendingTokens) - unsafe.Sizeof(C.kvc_op_resumed{}.pending_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(OpResumed{}.PendingSequence) - unsafe.Offsetof(C.kvc_op_resumed{}.pending_sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(OpResumed{}.PendingSequence) - unsafe.Sizeof(C.kvc_op_resumed{}.pending_sequence)]struct{}{}
 
 	// kvc_op_pinned
 	_ [0]struct{} = [unsafe.Sizeof(OpPinned{}) - unsafe.Sizeof(C.kvc_op_pinned{})]struct{}{}

@@ -29,6 +29,8 @@ import "unsafe"
 const (
 	PromptSuspended  uint32 = C.KVC_PROMPT_SUSPENDED
 	PromptStopBefore uint32 = C.KVC_PROMPT_STOP_BEFORE
+	PromptMark       uint32 = C.KVC_PROMPT_MARK
+	PromptWait       uint32 = C.KVC_PROMPT_WAIT
 
 	CommitFence uint32 = C.KVC_COMMIT_FENCE
 
@@ -67,6 +69,8 @@ type ResumeResult struct {
 	WaitCount       uint32
 	CommittedTokens uint64
 	LostTokens      uint64
+	PendingTokens   uint64
+	PendingSequence uint64
 	Waits           [MaxWaits]Fence
 }
 

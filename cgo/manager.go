@@ -58,6 +58,8 @@ type Config struct {
 	DeviceOrdinal      uint32
 	MaxDigests         uint32
 	Copies             uint32
+	MaxPendingBlocks   uint32
+	_                  uint32
 }
 
 // Init sets the struct size and the library's defaults.
@@ -131,6 +133,14 @@ type Stats struct {
 	Digests              uint64
 	CopiedPages          uint64
 	CopiedBytes          uint64
+
+	PendingBlocks    uint64
+	WaitingSequences uint64
+	MarkedBlocks     uint64
+	CommittedMarks   uint64
+	GivenUpMarks     uint64
+	UnmarkedBlocks   uint64
+	Waits            uint64
 }
 
 // HistogramSlots is KVC_HISTOGRAM_SLOTS.

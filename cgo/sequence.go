@@ -85,7 +85,10 @@ type CreateResult struct {
 	WaitCount     uint32
 	Sequence      uint64
 	MatchedTokens uint64
-	Waits         [MaxWaits]Fence
+	// The part of the prompt that an older sequence computes.
+	PendingTokens   uint64
+	PendingSequence uint64
+	Waits           [MaxWaits]Fence
 }
 
 // ProbeResult is kvc_probe_result.
@@ -93,6 +96,7 @@ type ProbeResult struct {
 	Status        Status
 	_             uint32
 	MatchedTokens uint64
+	PendingTokens uint64
 }
 
 // GrowItem is kvc_grow_item.

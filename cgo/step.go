@@ -6,7 +6,8 @@ package cgo
 // #include "kvcast/kvcast.h"
 //
 // // Go memory that C is given must hold no pointers to Go memory, so that the two
-// // structs of pointers are filled on this side. used: deltas, evicted, waits.
+// // structs of pointers are filled on this side. used: deltas, evicted,
+// // waits, waiters.
 // static kvc_status kvcast_go_step(kvc_manager* manager, uint32_t count, const kvc_op* ops,
 //                                  const uint32_t* tokens, uint64_t token_count,
 //                                  const kvc_scope* scopes, uint32_t scope_count,
@@ -17,7 +18,8 @@ package cgo
 //                                  uint32_t cookie_count, kvc_table_delta* deltas,
 //                                  uint32_t delta_capacity, kvc_evicted_block* evicted,
 //                                  uint32_t evicted_capacity, kvc_fence* waits,
-//                                  uint32_t wait_capacity, uint32_t* used, kvc_error* error) {
+//                                  uint32_t wait_capacity, kvc_waiter* waiters,
+//                                  uint32_t waiter_capacity, uint32_t* used, kvc_error* error) {
 //   kvc_step_input in;
 //   kvc_step_output out;
 //   kvc_status status;
@@ -41,10 +43,13 @@ package cgo
 //   out.evicted_capacity = evicted_capacity;
 //   out.waits = waits;
 //   out.wait_capacity = wait_capacity;
+//   out.waiters = waiters;
+//   out.waiter_capacity = waiter_capacity;
 //   status = kvc_step(manager, count, ops, &in, results, &out, error);
 //   used[0] = out.delta_count;
 //   used[1] = out.evicted_count;
 //   used[2] = out.wait_count;
+//   used[3] = out.waiter_count;
 //   return status;
 // }
 //
@@ -133,8 +138,11 @@ type OpResult struct {
 	Of        [4]uint64
 }
 
-// Number is the members matched_tokens, freed_pages and hold.
+// Number is the members freed_pages and hold.
 func (r *OpResult) Number() uint64 { return r.Of[0] }
+
+// Created is the member created.
+func (r *OpResult) Created() *OpCreated { return (*OpCreated)(unsafe.Pointer(&r.Of)) }
 
 // Grown is the member grown.
 func (r *OpResult) Grown() *OpGrown { return (*OpGrown)(unsafe.Pointer(&r.Of)) }
@@ -150,6 +158,13 @@ func (r *OpResult) Pinned() *OpPinned { return (*OpPinned)(unsafe.Pointer(&r.Of)
 
 // Tabled is the member tabled.
 func (r *OpResult) Tabled() *OpTabled { return (*OpTabled)(unsafe.Pointer(&r.Of)) }
+
+// OpCreated is kvc_op_created.
+type OpCreated struct {
+	MatchedTokens   uint64
+	PendingTokens   uint64
+	PendingSequence uint64
+}
 
 // OpGrown is kvc_op_grown.
 type OpGrown struct {
@@ -172,6 +187,8 @@ type OpCommitted struct {
 type OpResumed struct {
 	CommittedTokens uint64
 	LostTokens      uint64
+	PendingTokens   uint64
+	PendingSequence uint64
 }
 
 // OpPinned is kvc_op_pinned.
@@ -203,11 +220,12 @@ type StepUsed struct {
 	Deltas  uint32
 	Evicted uint32
 	Waits   uint32
+	Waiters uint32
 }
 
 // Step executes operations; results must be as long as ops.
 func Step[D TableDeltas](m Manager, ops []Op, in *StepInput, results []OpResult,
-	cookies []TableCookie, deltas []D, evicted []EvictedBlock, waits []Fence,
+	cookies []TableCookie, deltas []D, evicted []EvictedBlock, waits []Fence, waiters []Waiter,
 	err *Error) (StepUsed, Status) {
 	_ = results[:len(ops)]
 	var used StepUsed
@@ -223,6 +241,7 @@ func Step[D TableDeltas](m Manager, ops []Op, in *StepInput, results []OpResult,
 		(*C.kvc_table_delta)(unsafe.Pointer(unsafe.SliceData(deltas))), C.uint32_t(len(deltas)),
 		(*C.kvc_evicted_block)(unsafe.Pointer(unsafe.SliceData(evicted))), C.uint32_t(len(evicted)),
 		(*C.kvc_fence)(unsafe.Pointer(unsafe.SliceData(waits))), C.uint32_t(len(waits)),
+		(*C.kvc_waiter)(unsafe.Pointer(unsafe.SliceData(waiters))), C.uint32_t(len(waiters)),
 		(*C.uint32_t)(unsafe.Pointer(&used)), err.c())
 	return used, Status(s)
 }

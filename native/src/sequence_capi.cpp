@@ -93,7 +93,7 @@ kvc_status kvc_sequences_stop(kvc_manager* manager, uint32_t count, const kvc_st
 
 kvc_status kvc_waiters_take(kvc_manager* manager, uint32_t capacity, kvc_waiter* waiters,
                             uint32_t* count, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(waiters, capacity, "waiters[] is NULL");
     capi::Require(count != nullptr, "count is NULL");
     *count = core.Waiters(capacity, waiters);

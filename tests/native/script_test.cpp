@@ -148,6 +148,7 @@ class Script {
     Operation options(line.substr(0, colon));
     Stepper::Room room;
     room.evicted = static_cast<uint32_t>(options.Count("room", room.evicted));
+    room.waiters = 64;
     options.Done();
     std::vector<std::string> lines;
     std::istringstream rest(line.substr(colon + 1));
@@ -158,6 +159,7 @@ class Script {
       cache_->Through(&step);
       for (const std::string& each : lines) text += Run(each);
       cache_->Through(nullptr);
+      if (!step.noting() && !step.waiters().empty()) text += Line("over: " + Over(step.waiters()));
       return text;
     };
     const auto sequences = sequences_;
@@ -188,6 +190,9 @@ class Script {
       return Line(Status(cache_->Suspend(id, op.Count("keep", 0) != 0)));
     }
     if (op.name == "resume") return Resume(op);
+    if (op.name == "over") {
+      return Line(Over(cache_->TakeWaiters(static_cast<size_t>(op.Count("room", 64)))));
+    }
     if (op.name == "hold") {
       const std::string name = op.Next();
       const uint64_t id = Sequence(name).id;
@@ -262,6 +267,7 @@ class Script {
     options.policy = op.Named("policy", "lru") == "lrfu" ? KVC_POLICY_LRFU : KVC_POLICY_LRU;
     options.tau = static_cast<uint32_t>(op.Count("tau", 1000));
     options.digests = static_cast<uint32_t>(op.Count("digests", 0));
+    options.pending = static_cast<uint32_t>(op.Count("pending", 0));
     const std::string multimodal = op.Named("multimodal", "suppress");
     if (multimodal != "suppress" && multimodal != "announce") Bad("multimodal=" + multimodal);
     options.multimodal =
@@ -338,6 +344,8 @@ class Script {
     made.device_stream = on.empty() ? 0 : StreamId(on);
     PromptOptions options;
     if (op.Count("suspended", 0) != 0) options.flags |= KVC_PROMPT_SUSPENDED;
+    if (op.Count("mark", 0) != 0) options.flags |= KVC_PROMPT_MARK;
+    if (op.Count("wait", 0) != 0) options.flags |= KVC_PROMPT_WAIT;
     options.match_backoff = static_cast<uint32_t>(op.Count("backoff", 0));
     if (const std::string stop = op.Named("stop", ""); !stop.empty()) {
       options.flags |= KVC_PROMPT_STOP_BEFORE;
@@ -349,14 +357,34 @@ class Script {
     made.id = r.sequence;
     made.waits.assign(r.waits, r.waits + r.wait_count);
     sequences_[name] = made;
-    return Line("matched " + std::to_string(r.matched_tokens) + Waits(r.waits, r.wait_count));
+    return Line("matched " + std::to_string(r.matched_tokens) +
+                Pending(r.pending_tokens, r.pending_sequence) + Waits(r.waits, r.wait_count));
+  }
+  std::string NameOf(uint64_t id) {
+    for (const auto& [name, known] : sequences_) {
+      if (known.id == id) return name;
+    }
+    return cache_->step() != nullptr ? "" : "unknown";
+  }
+  // What an older sequence computes.
+  std::string Pending(uint64_t tokens, uint64_t sequence) {
+    return tokens == 0 ? "" : ", pending " + std::to_string(tokens) + " of " + NameOf(sequence);
+  }
+  std::string Over(const std::vector<kvc_waiter>& waiters) {
+    std::string text;
+    for (const kvc_waiter& waiter : waiters) {
+      text += (text.empty() ? "" : ", ") + NameOf(waiter.sequence) +
+              (waiter.outcome == KVC_PENDING_COMMITTED ? " committed" : " given up");
+    }
+    return text.empty() ? "none" : text;
   }
   std::string Probe(Operation& op) {
     const std::vector<uint32_t> tokens = Tokens(op.Next());
     const ScopeSpec scope = Scope(op);
     const kvc_probe_result r = cache_->Probe(tokens, scope, MustCompute(op));
     if (r.status != KVC_OK) return Line(Status(r.status));
-    return Line("matched " + std::to_string(r.matched_tokens));
+    return Line("matched " + std::to_string(r.matched_tokens) +
+                (r.pending_tokens == 0 ? "" : ", pending " + std::to_string(r.pending_tokens)));
   }
   std::string Grow(Operation& op) {
     const uint64_t id = Sequence(op.Next()).id;
@@ -446,10 +474,11 @@ class Script {
   std::string Resume(Operation& op) {
     const std::string name = op.Next();
     const kvc_resume_result r = cache_->Resume(Sequence(name).id);
-    if (r.status != KVC_OK) return Line(Status(r.status));
+    const std::string pending = Pending(r.pending_tokens, r.pending_sequence);
+    if (r.status != KVC_OK) return Line(Status(r.status) + pending);
     sequences_.at(name).waits.assign(r.waits, r.waits + r.wait_count);
     return Line("committed " + std::to_string(r.committed_tokens) + ", lost " +
-                std::to_string(r.lost_tokens) + Waits(r.waits, r.wait_count));
+                std::to_string(r.lost_tokens) + pending + Waits(r.waits, r.wait_count));
   }
   std::string Truncate(Operation& op) {
     const uint64_t id = Sequence(op.Next()).id;
@@ -768,6 +797,13 @@ class Script {
                     {"gate", s.refused_gate},
                     {"reclaimed", s.reclaimed_pages},
                     {"cancelled", s.cancelled_sequences},
+                    {"marked", s.marked_blocks},
+                    {"marks committed", s.committed_marks},
+                    {"marks given up", s.given_up_marks},
+                    {"pending", s.pending_blocks},
+                    {"unmarked", s.unmarked_blocks},
+                    {"waits", s.waits},
+                    {"waiting", s.waiting_sequences},
                     {"peak live", s.peak_live_pages}});
   }
   std::string StreamStats() {
