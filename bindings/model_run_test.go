@@ -213,6 +213,7 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 	form := event.Form(rapid.IntRange(0, 3).Draw(t, "form"))
 	maxRun := rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "blocks per event")
 	gate := rapid.SampledFrom([]int{1000, 1000, 970, 500, 250}).Draw(t, "gate")
+	pending := rapid.SampledFrom([]int{0, 0, 0, 1, 3}).Draw(t, "pending")
 	seed := rapid.Uint64Min(1).Draw(t, "seed")
 
 	stream, err := bindings.NewStream(bindings.StreamConfig{
@@ -224,14 +225,17 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 	manager, err := bindings.NewManager(bindings.Config{
 		TokensPerBlock: blockSize, CapacityBlocks: total, MaxSequences: maxSequences,
 		PageBytes: 16, Seed: seed, Poison: true, Stream: stream,
-		ResumeGatePermille: gate,
+		ResumeGatePermille: gate, MaxPendingBlocks: pending,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	if pending == 0 {
+		pending = total
+	}
 	l := &lockstep{
 		t:       t,
-		m:       newModel(blockSize, total, maxSequences, gate),
+		m:       newModel(blockSize, total, maxSequences, gate, pending),
 		manager: manager,
 		stream:  stream,
 		mirror:  newMirror(form, maxRun),
@@ -398,6 +402,9 @@ func (l *lockstep) drawPrompt(t *rapid.T) (*mScope, []uint32) {
 		s := l.m.sequences[rapid.IntRange(0, n-1).Draw(t, "of")]
 		scope = s.scope
 		tokens = slices.Clone(s.tokens[:rapid.IntRange(0, len(s.tokens)).Draw(t, "keep")])
+		if q := l.m.pending.of(s); q != nil && rapid.Bool().Draw(t, "what is computed") {
+			tokens = slices.Clone(q.tokens)
+		}
 	}
 	// Rapid prefers small numbers, which would keep everything shallow; what is
 	// sampled from a list is drawn evenly.
@@ -423,12 +430,14 @@ func (l *lockstep) create(t *rapid.T) {
 			Suspended:    rapid.SampledFrom([]bool{true, false, false, false}).Draw(t, "suspended"),
 			StopBefore: rapid.SampledFrom([]int{0, 0, 0, 0, bindings.StopNow, 1,
 				len(tokens) + l.m.blockSize}).Draw(t, "stop before"),
+			Mark: rapid.Bool().Draw(t, "mark"),
+			Wait: rapid.Bool().Draw(t, "wait"),
 		}
 	}
 	out := make([]bindings.CreateResult, len(prompts))
 	l.same("create", l.manager.Create(prompts, out), nil)
 	for i, p := range prompts {
-		s, matched, waits := l.m.create(scopes[i], p)
+		s, matched, computed, waits := l.m.create(scopes[i], p)
 		if s == nil {
 			l.same("create", out[i].Err, bindings.ErrNotNow)
 			continue
@@ -436,6 +445,8 @@ func (l *lockstep) create(t *rapid.T) {
 		l.same("create", out[i].Err, nil)
 		s.id = out[i].Sequence.ID()
 		l.equal("matched tokens", out[i].MatchedTokens, matched)
+		l.equal("pending tokens", out[i].PendingTokens, computed.blocks*l.m.blockSize)
+		l.equal("pending sequence", out[i].PendingSequence, computed.id())
 		// The model's device has not changed since the first prompt's turn.
 		l.waits("create", out[i].Waits, waits)
 		l.streamWait(s, out[i].Waits, waits)
@@ -446,19 +457,21 @@ func (l *lockstep) create(t *rapid.T) {
 func (l *lockstep) probe(t *rapid.T) {
 	l.worked()
 	prompts := make([]bindings.Prompt, rapid.IntRange(1, 3).Draw(t, "prompts"))
-	want := make([]int, len(prompts))
+	want := make([]bindings.ProbeResult, len(prompts))
 	for i := range prompts {
 		scope, tokens := l.drawPrompt(t)
 		must := rapid.IntRange(bindings.ComputeNothing, 3).Draw(t, "must compute")
 		backoff := rapid.SampledFrom([]int{0, 0, 0, 1, 7}).Draw(t, "match backoff")
 		prompts[i] = bindings.Prompt{Tokens: tokens, Scope: scope.scope, MustCompute: must,
 			MatchBackoff: backoff}
-		want[i] = len(l.m.match(scope, tokens, must, backoff)) * l.m.blockSize
+		computed, _ := l.m.computed(scope, tokens, must)
+		want[i].MatchedTokens = len(l.m.match(scope, tokens, must, backoff)) * l.m.blockSize
+		want[i].PendingTokens = computed.blocks * l.m.blockSize
 	}
 	out := make([]bindings.ProbeResult, len(prompts))
 	l.same("probe", l.manager.Probe(prompts, out), nil)
 	for i := range out {
-		l.equal("probe", out[i], bindings.ProbeResult{MatchedTokens: want[i]})
+		l.equal("probe", out[i], want[i])
 	}
 }
 
@@ -575,7 +588,7 @@ func (l *lockstep) commit(t *rapid.T) {
 		step := rapid.IntRange(0, l.m.streams[stream].submitted).Draw(t, "step")
 		filled = &mFence{stream, step}
 	}
-	l.commitTokens(s, rapid.SliceOfN(rapid.Uint32Range(0, 1), n, n).Draw(t, "tokens"), filled)
+	l.commitTokens(s, l.next(t, s, rapid.SliceOfN(rapid.Uint32Range(0, 1), n, n).Draw(t, "tokens")), filled)
 }
 
 func (l *lockstep) commitTokens(s *mSequence, tokens []uint32, filled *mFence) {
@@ -622,25 +635,36 @@ func (l *lockstep) request(t *rapid.T) {
 	scope, tokens := l.drawPrompt(t)
 	stream := rapid.SampledFrom(l.openStreams()).Draw(t, "device stream")
 	l.worked()
-	out := make([]bindings.CreateResult, 1)
-	p := bindings.Prompt{Tokens: tokens, Scope: scope.scope, DeviceStream: stream}
-	l.same("create", l.manager.Create([]bindings.Prompt{p}, out), nil)
-	s, _, waits := l.m.create(scope, p)
+	s := l.open(scope, bindings.Prompt{Tokens: tokens, Scope: scope.scope, DeviceStream: stream})
 	if s == nil {
-		l.same("create", out[0].Err, bindings.ErrNotNow)
 		return
 	}
-	l.same("create", out[0].Err, nil)
-	s.id = out[0].Sequence.ID()
-	l.waits("create", out[0].Waits, waits)
-	l.streamWait(s, out[0].Waits, waits)
-	l.sequence(s)
 	if l.growTo(s, len(tokens)) {
 		l.commitTokens(s, tokens[s.committed:], nil)
 	}
 	if rapid.Bool().Draw(t, "release") {
 		l.releaseAll([]*mSequence{s}, false)
 	}
+}
+
+// open creates one sequence; nil if that is refused.
+func (l *lockstep) open(scope *mScope, p bindings.Prompt) *mSequence {
+	out := make([]bindings.CreateResult, 1)
+	l.same("create", l.manager.Create([]bindings.Prompt{p}, out), nil)
+	s, matched, computed, waits := l.m.create(scope, p)
+	if s == nil {
+		l.same("create", out[0].Err, bindings.ErrNotNow)
+		return nil
+	}
+	l.same("create", out[0].Err, nil)
+	s.id = out[0].Sequence.ID()
+	l.equal("matched tokens", out[0].MatchedTokens, matched)
+	l.equal("pending tokens", out[0].PendingTokens, computed.blocks*l.m.blockSize)
+	l.equal("pending sequence", out[0].PendingSequence, computed.id())
+	l.waits("create", out[0].Waits, waits)
+	l.streamWait(s, out[0].Waits, waits)
+	l.sequence(s)
+	return s
 }
 
 // scribble leaves late writes behind on pages that are not committed.
@@ -786,15 +810,19 @@ func (l *lockstep) suspend(t *rapid.T) {
 }
 
 func (l *lockstep) resume(t *rapid.T) {
-	s := l.pick(t)
-	if s == nil {
-		return
+	if s := l.pick(t); s != nil {
+		l.worked()
+		l.resumeOne(s)
 	}
-	l.worked()
+}
+
+func (l *lockstep) resumeOne(s *mSequence) {
 	out := make([]bindings.ResumeResult, 1)
 	l.same("resume", l.manager.Resume([]bindings.SequenceID{s.id}, out), nil)
 	want := l.m.resume(s)
 	l.same("resume", out[0].Err, want.err)
+	l.equal("pending tokens", out[0].PendingTokens, want.computed.blocks*l.m.blockSize)
+	l.equal("pending sequence", out[0].PendingSequence, want.computed.id())
 	if want.err == nil {
 		l.equal("surviving tokens", out[0].CommittedTokens, s.committed)
 		l.equal("lost tokens", out[0].LostTokens, want.lost)
@@ -1160,6 +1188,13 @@ func (l *lockstep) check(*rapid.T) {
 		Holds:                uint64(len(l.m.holds)),
 		MetadataBytes:        got.MetadataBytes,
 		Prefault:             got.Prefault,
+		PendingBlocks:        uint64(l.m.pending.size()),
+		WaitingSequences:     uint64(len(l.m.pending.waits)),
+		MarkedBlocks:         l.m.pending.marked,
+		CommittedMarks:       l.m.pending.committed,
+		GivenUpMarks:         l.m.pending.givenUp,
+		UnmarkedBlocks:       l.m.pending.unmarked,
+		Waits:                l.m.pending.begun,
 	}
 	l.tables.check(l)
 	for _, h := range l.m.holds {
@@ -1311,6 +1346,8 @@ func runModel(steps *int) func(*rapid.T) {
 			"release many": with(l.releaseMany),
 			"suspend":      with(l.suspend),
 			"resume":       with(l.resume),
+			"share":        with(l.share),
+			"waiters":      with(l.takeWaiters),
 			"truncate":     with(l.truncate),
 			"stop":         with(l.stop),
 			"cancel":       with(l.cancel),

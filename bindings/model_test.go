@@ -85,6 +85,8 @@ type mSequence struct {
 	suspendedAt                int
 	backoff                    int // of a fresh one's match
 	path                       []uint32
+	matchBlocks                int // fresh: of the path, that may be matched
+	willMark, awaits           bool
 }
 
 type mOp struct {
@@ -139,6 +141,8 @@ type model struct {
 	owner      map[uint32]*mPage // pages in use, by id
 	epoch      int
 
+	pending mPending
+
 	streams map[bindings.DeviceStream]*mStream
 	order   []bindings.DeviceStream // of creation, for deterministic walks
 
@@ -149,12 +153,13 @@ type model struct {
 	refusedGate, reclaimed, cancelled                                           uint64
 }
 
-func newModel(blockSize, total, maxSequences, gate int) *model {
+func newModel(blockSize, total, maxSequences, gate, pending int) *model {
 	return &model{
 		blockSize:    blockSize,
 		total:        total,
 		maxSequences: maxSequences,
 		gate:         gate,
+		pending:      mPending{blockSize: blockSize, most: pending},
 		free:         total,
 		resident:     map[event.Digest]*mBlock{},
 		known:        map[event.Digest]*mKnown{},
@@ -500,7 +505,10 @@ func (m *model) dropRoot(root event.Digest) (blocks, detached int) {
 			}
 		}
 	}
-	for _, s := range m.sequences {
+	for _, s := range m.byPlace() {
+		if s.epoch == m.epoch && s.scope.root == root {
+			m.pending.end(s, 0)
+		}
 		switch {
 		case s.epoch != m.epoch || s.scope.root != root:
 		case s.suspended:
@@ -634,13 +642,15 @@ func (m *model) take(s *mSequence, found []*mBlock) {
 
 // create opens a sequence (without its id) and says what was matched and what
 // to wait for; nil when too many are open or the gate is closed.
-func (m *model) create(scope *mScope, p bindings.Prompt) (*mSequence, int, []mFence) {
+func (m *model) create(scope *mScope, p bindings.Prompt) (*mSequence, int, mFound, []mFence) {
 	if m.full() {
-		return nil, 0, nil
+		return nil, 0, mFound{}, nil
 	}
-	if !p.Suspended && !m.gateOpen() {
+	computed, resident := m.computed(scope, p.Tokens, p.MustCompute)
+	suspended := p.Suspended || p.Wait && computed.blocks != 0
+	if !suspended && !m.gateOpen() {
 		m.refusedGate++
-		return nil, 0, nil
+		return nil, 0, mFound{}, nil
 	}
 	found := m.match(scope, p.Tokens, p.MustCompute, p.MatchBackoff)
 	matched := len(found) * m.blockSize
@@ -654,21 +664,27 @@ func (m *model) create(scope *mScope, p bindings.Prompt) (*mSequence, int, []mFe
 	m.created++
 	m.asked += uint64(len(p.Tokens) / m.blockSize)
 	var waits []mFence
-	if p.Suspended {
+	if suspended {
 		s.suspended, s.fresh, s.backoff = true, true, p.MatchBackoff
 		m.suspensions++
 		s.suspendedAt = m.suspensions
-		whole := max(0, len(p.Tokens)-leftToCompute(p.MustCompute)) / m.blockSize * m.blockSize
-		s.path = slices.Clone(p.Tokens[:whole])
+		s.matchBlocks, s.willMark, s.awaits = m.limit(p.Tokens, p.MustCompute), p.Mark, p.Wait
+		s.path = slices.Clone(p.Tokens)
+		if p.Wait && computed.blocks != 0 {
+			m.pending.await(s, computed, resident)
+		}
 	} else {
 		m.take(s, found)
 		s.matched, s.committed = matched, matched
 		s.tokens = slices.Clone(p.Tokens[:matched])
 		m.matched += uint64(len(found))
 		waits = m.waitsFor(s.pages, s.stream)
+		if p.Mark {
+			m.pending.promise(s, p.Tokens)
+		}
 	}
 	m.sequences = append(m.sequences, s)
-	return s, matched, waits
+	return s, matched, computed, waits
 }
 
 type mGrow struct {
@@ -911,6 +927,7 @@ func (m *model) commit(s *mSequence, tokens []uint32, filled *mFence) mCommit {
 		last := rules[len(rules)-1]
 		m.setPriority(s.blocks[i], last.priority, last.tick)
 	}
+	m.pending.commit(s)
 	m.stored += uint64(r.stored)
 	m.deduplicated += uint64(r.deduplicated)
 	r.waits = m.waitsFor(replaced, s.stream)
@@ -919,6 +936,8 @@ func (m *model) commit(s *mSequence, tokens []uint32, filled *mFence) mCommit {
 
 // release closes a sequence, last block first; ended: the conversation is over.
 func (m *model) release(s *mSequence, cancel, ended bool) {
+	m.pending.end(s, 0)
+	m.pending.forget(s)
 	if ended && s.epoch == m.epoch && !s.suspended {
 		for i := len(s.blocks) - 1; i >= 0; i-- {
 			b := s.blocks[i]
@@ -950,6 +969,7 @@ func (m *model) releaseHeld(s *mSequence, count int, cancel bool, id bindings.Ho
 	if s.suspended {
 		return bindings.ErrBadState
 	}
+	m.pending.end(s, 0)
 	i := slices.Index(m.sequences, s)
 	m.sequences = slices.Delete(m.sequences, i, i+1)
 	m.holds = append(m.holds, &mHold{id, s, count, cancel})
@@ -991,6 +1011,7 @@ func (m *model) suspend(s *mSequence, keep bool) error {
 	if s.suspended {
 		return bindings.ErrBadState
 	}
+	m.pending.end(s, 0)
 	linked := 0
 	if s.epoch == m.epoch {
 		linked = len(s.blocks)
@@ -1013,9 +1034,10 @@ func (m *model) suspend(s *mSequence, keep bool) error {
 }
 
 type mResume struct {
-	err   error
-	lost  int
-	waits []mFence
+	err      error
+	lost     int
+	computed mFound
+	waits    []mFence
 }
 
 func (m *model) resume(s *mSequence) mResume {
@@ -1026,11 +1048,23 @@ func (m *model) resume(s *mSequence) mResume {
 		m.refusedGate++
 		return mResume{err: bindings.ErrNotNow}
 	}
+	var r mResume
+	prompt := s.path
+	if s.fresh {
+		s.path = prompt[:s.matchBlocks*m.blockSize]
+		resident := 0
+		r.computed, resident = m.computed(s.scope, s.path, bindings.ComputeNothing)
+		if s.awaits && r.computed.blocks != 0 {
+			m.pending.await(s, r.computed, resident)
+			s.path, r.err = prompt, bindings.ErrNotNow
+			return r
+		}
+		m.pending.forget(s)
+	}
 	var found []*mBlock
 	if s.epoch == m.epoch {
 		found = m.match(s.scope, s.path, bindings.ComputeNothing, s.backoff)
 	}
-	var r mResume
 	whole := !s.fresh && len(found)*m.blockSize == len(s.path)
 	if !whole || !s.restKept {
 		m.strip(s)
@@ -1050,7 +1084,11 @@ func (m *model) resume(s *mSequence) mResume {
 		m.matched += uint64(len(found))
 	}
 	s.matched = min(s.matched, s.committed)
+	marks := s.fresh && s.willMark
 	s.suspended, s.fresh, s.restKept, s.path, s.backoff = false, false, false, nil, 0
+	if marks {
+		m.pending.promise(s, prompt)
+	}
 	r.waits = m.waitsFor(s.pages, s.stream)
 	return r
 }
@@ -1062,6 +1100,9 @@ func (m *model) truncate(s *mSequence, capacityTokens int) (int, error) {
 	target := (capacityTokens + m.blockSize - 1) / m.blockSize
 	fences := m.record(s.stream)
 	freed := 0
+	if len(s.pages) > target {
+		m.pending.end(s, target)
+	}
 	for ; len(s.pages) > target; freed++ {
 		m.drop(s.pages[len(s.pages)-1], fences)
 		s.pages = s.pages[:len(s.pages)-1]
@@ -1076,6 +1117,7 @@ func (m *model) stop(s *mSequence, position int) error {
 	if at := position / m.blockSize; s.stopBlocks < 0 || at < s.stopBlocks {
 		s.stopBlocks = at
 	}
+	m.pending.end(s, s.stopBlocks)
 	return nil
 }
 
@@ -1083,6 +1125,9 @@ func (m *model) stop(s *mSequence, position int) error {
 func (m *model) reset() {
 	m.resets++
 	m.resetBlocks += uint64(len(m.resident))
+	for _, s := range m.byPlace() {
+		m.pending.end(s, 0)
+	}
 	// Suspended sequences go on in the new tree, without what they kept.
 	for _, s := range m.sequences {
 		if s.suspended && s.epoch == m.epoch {

@@ -23,6 +23,7 @@ bool Manager::SameTokens(const TokenView& view, uint64_t first, uint64_t count,
     uint32_t token = tokens[i];
     if ((token & kDigestBit) != 0) {
       token = digests_.Find(view.digests + size_t{token & ~kDigestBit} * kDigestBytes);
+      if (token == DigestTable::kNone) return false;
     }
     if (token != interned[i]) return false;
   }

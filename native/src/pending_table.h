@@ -102,6 +102,8 @@ class PendingTable {
   void Forget(uint32_t sequence);
 
  private:
+  friend struct ManagerPeer;  // tests that break invariants on purpose
+
   [[nodiscard]] size_t Bucket(uint64_t hash) const {
     // The low bits of a hash can be chosen by whoever chooses the tokens, those of its
     // tag cannot.

@@ -636,6 +636,68 @@ int main(void) {
     CHECK(status == KVC_STALE_HANDLE && stats(m).cancelled_sequences == 1);
   }
 
+  PHASE("blocks that are being computed");
+  CHECK_OK(kvc_manager_reset(m, &err));
+  {
+    kvc_prompt prompts[2];
+    kvc_create_result made[2];
+    kvc_probe_result probed;
+    kvc_resume_result resumed;
+    kvc_waiter waiters[2];
+    kvc_op op;
+    kvc_op_result result;
+    kvc_step_output output;
+    kvc_status status;
+    uint32_t count = 7;
+    memset(prompts, 0, sizeof prompts);
+    prompts[0].token_count = prompts[1].token_count = 2 * kBlock + 1;
+    prompts[0].scope = prompts[1].scope = KVC_NO_SCOPE;
+    prompts[0].flags = KVC_PROMPT_MARK;
+    prompts[1].flags = KVC_PROMPT_WAIT;
+    CHECK_OK(
+        kvc_sequences_create(m, 2, prompts, tokens, 2 * kBlock + 1, NULL, 0, NULL, 0, made, &err));
+    CHECK(made[0].status == KVC_OK && made[0].pending_tokens == 0);
+    CHECK(made[1].status == KVC_OK && made[1].pending_tokens == 2 * kBlock);
+    CHECK(made[1].pending_sequence == made[0].sequence);
+    CHECK_OK(kvc_probe(m, 1, prompts, tokens, 2 * kBlock + 1, NULL, 0, NULL, 0, &probed, &err));
+    CHECK(probed.matched_tokens == 0 && probed.pending_tokens == 2 * kBlock);
+    CHECK(stats(m).pending_blocks == 2 && stats(m).waiting_sequences == 1);
+    CHECK_OK(kvc_sequences_resume(m, 1, &made[1].sequence, &resumed, &err));
+    CHECK(resumed.status == KVC_NOT_NOW && resumed.pending_tokens == 2 * kBlock);
+    CHECK_OK(kvc_waiters_take(m, 2, waiters, &count, &err));
+    CHECK(count == 0);
+    CHECK(kvc_waiters_take(m, 2, NULL, &count, &err) == KVC_INVALID_ARGUMENT);
+    CHECK(kvc_waiters_take(m, 2, waiters, NULL, &err) == KVC_INVALID_ARGUMENT);
+    /* A step tells whose wait is over when all its operations have been done. */
+    CHECK(grow(m, made[0].sequence, 2 * kBlock).status == KVC_OK);
+    memset(&op, 0, sizeof op);
+    op.kind = KVC_OP_SUSPEND;
+    op.args.suspend.sequence = made[0].sequence;
+    kvc_step_output_init(&output);
+    output.waiters = waiters;
+    output.waiter_capacity = 2;
+    CHECK_OK(kvc_step(m, 1, &op, NULL, &result, &output, &err));
+    CHECK(result.status == KVC_OK && output.waiter_count == 1);
+    CHECK(waiters[0].sequence == made[1].sequence && waiters[0].outcome == KVC_PENDING_GIVEN_UP);
+    CHECK_OK(kvc_sequences_resume(m, 1, &made[1].sequence, &resumed, &err));
+    CHECK(resumed.status == KVC_OK && resumed.pending_tokens == 0);
+    CHECK(release(m, made[0].sequence) == KVC_OK);
+    CHECK(release(m, made[1].sequence) == KVC_OK);
+    CHECK(stats(m).marked_blocks == 2 && stats(m).given_up_marks == 2 && stats(m).waits == 1);
+    /* Kept. */
+    CHECK_OK(
+        kvc_sequences_create(m, 2, prompts, tokens, 2 * kBlock + 1, NULL, 0, NULL, 0, made, &err));
+    CHECK(grow(m, made[0].sequence, 2 * kBlock).status == KVC_OK);
+    CHECK(commit(m, made[0].sequence, tokens, 2 * kBlock).stored_blocks == 2);
+    CHECK_OK(kvc_waiters_take(m, 2, waiters, &count, &err));
+    CHECK(count == 1 && waiters[0].outcome == KVC_PENDING_COMMITTED);
+    CHECK_OK(kvc_sequences_resume(m, 1, &made[1].sequence, &resumed, &err));
+    CHECK(resumed.status == KVC_OK && resumed.committed_tokens == 2 * kBlock);
+    CHECK(release(m, made[0].sequence) == KVC_OK);
+    CHECK_OK(kvc_sequences_cancel(m, 1, &made[1].sequence, &status, &err));
+    CHECK(status == KVC_OK && stats(m).committed_marks == 2);
+  }
+
   PHASE("operations of a step in one call");
   {
     kvc_op ops[4];

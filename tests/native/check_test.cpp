@@ -39,6 +39,12 @@ struct ManagerPeer {
   uint32_t& pinned_pages() { return m.pins_.pages_; }
   std::vector<NodeId>& removals() { return m.removals_; }
   uint32_t& free_sequence() { return m.free_sequence_; }
+  PendingSequence& pending(uint64_t id) { return m.pending_.of(static_cast<uint32_t>(id)); }
+  PendingMark& mark(uint32_t id) { return m.pending_.marks_[id]; }
+  uint32_t& marks() { return m.pending_.size_; }
+  uint32_t& waiting() { return m.pending_.waiting_; }
+  uint32_t& told_first() { return m.pending_.told_head_; }
+  uint64_t& marked_blocks() { return m.counters_.marked_blocks; }
   Manager& m;
 };
 
@@ -256,6 +262,48 @@ TEST_F(CheckTest, Holds) {
   kvc_status status = KVC_INTERNAL;
   m_->ReleaseHolds(1, &held.hold, &status, nullptr);
   EXPECT_EQ(status, KVC_OK);
+}
+
+TEST_F(CheckTest, Pending) {
+  const auto open = [&](uint32_t flags) {
+    const std::vector<uint32_t> tokens(2 * kBlock, 9);
+    kvc_prompt prompt{};
+    prompt.token_count = tokens.size();
+    prompt.scope = KVC_NO_SCOPE;
+    prompt.must_compute = KVC_COMPUTE_NOTHING;
+    prompt.flags = flags;
+    kvc_create_result made{};
+    m_->Create(1, &prompt, {tokens.data(), tokens.size()}, &made, nullptr);
+    EXPECT_EQ(made.status, KVC_OK);
+    return made.sequence;
+  };
+  const uint64_t owner = open(KVC_PROMPT_MARK);
+  const uint64_t waiter = open(KVC_PROMPT_WAIT);
+  Expect(nullptr);
+  Sequence& seq = peer_->sequence(owner);
+  PendingSequence& marks = peer_->pending(owner);
+  PendingSequence& wait = peer_->pending(waiter);
+  PendingMark& mark = peer_->mark(marks.first);
+  Break(seq.marking, false, "an active sequence has a path");
+  Break(seq.stop_blocks, 1, "a sequence's marks are not of its next blocks");
+  Break(peer_->sequence(held_).marking, true, "a sequence does not know that it has marks");
+  Break(marks.begin, 1, "a sequence's marks are not of its next blocks");
+  Break(marks.last, marks.first, "a sequence's marks are miscounted");
+  Break(mark.block, 1, "a sequence's marks are broken");
+  Break(mark.hash, mark.hash + 1, "a mark's hash is not its content's");
+  Break(mark.next_own, kNil, "a sequence's marks are miscounted");
+  Break(peer_->marks(), 3, "the marks are miscounted");
+  Break(seq.path[1], 8, "a mark's hash is not its content's");
+  Break(peer_->sequence(waiter).path[1], 8, "a sequence waits for other blocks than its own");
+  Break(wait.until, 3, "a sequence waits for what nobody computes");
+  Break(wait.owner, 0, "a list of waiting sequences is broken");
+  Break(wait.prev, 0, "a list of waiting sequences is broken");
+  Break(peer_->sequence(waiter).fresh, false, "a sequence waits that is not suspended");
+  Break(peer_->waiting(), 2, "the waiting sequences are miscounted");
+  Break(peer_->marked_blocks(), 3, "marked differs from committed + given up + pending");
+  Release(owner);
+  Expect(nullptr);
+  Break(peer_->told_first(), kNil, "the list of those to be told is broken");
 }
 
 TEST_F(CheckTest, EvictionOrder) {

@@ -86,12 +86,31 @@ class Engine {
     prompt.digest_offset = sizeof kName - 1;
     prompt.digest_count = kDigests;
     scope.salt = random_() % 4;
+    // Some say what they compute, and some wait for those who did.
+    if (random_() % 2 == 0) prompt.flags = KVC_PROMPT_MARK;
+    if (random_() % 2 == 0) prompt.flags |= KVC_PROMPT_SUSPENDED;
     PromptArrays in{tokens_.data(), tokens_.size(), &scope, 1, bytes_.data(), bytes_.size()};
     kvc_create_result made{};
     Try([&] {
       m_->Create(1, &prompt, in, &made, nullptr);
       return made.status;
     });
+    prompt.flags |= KVC_PROMPT_WAIT;
+    kvc_create_result waits{};
+    Try([&] {
+      m_->Create(1, &prompt, in, &waits, nullptr);
+      return waits.status;
+    });
+    EXPECT_EQ(waits.status, KVC_OK);
+    if ((prompt.flags & KVC_PROMPT_SUSPENDED) != 0) {
+      kvc_resume_result resumed{};
+      Try([&] {
+        m_->Resume(1, &made.sequence, &resumed, nullptr);
+        return resumed.status;
+      });
+      EXPECT_EQ(resumed.status, KVC_OK);
+      made.matched_tokens = resumed.committed_tokens;
+    }
     const kvc_grow_item grow{made.sequence, tokens_.size()};
     kvc_grow_result grown{};
     Try([&] {
@@ -127,6 +146,14 @@ class Engine {
       });
       EXPECT_EQ(committed.status, KVC_OK);
     }
+    kvc_waiter over[2];
+    waited += m_->Waiters(2, over);
+    kvc_status cancelled = KVC_INTERNAL;
+    Try([&] {
+      m_->Cancel(1, &waits.sequence, &cancelled, nullptr);
+      return cancelled;
+    });
+    EXPECT_EQ(cancelled, KVC_OK);
     // Now and then the request is preempted for a while.
     if (random_() % 4 == 0) {
       const kvc_truncate_item cut{made.sequence, tokens_.size() + kBlock};
@@ -322,6 +349,7 @@ class Engine {
   }
   Manager& manager() { return *m_; }
   uint64_t failures = 0;
+  uint64_t waited = 0;
   bool kernels = false;
   bool drops = false;  // which take memory for their plan
 
@@ -375,6 +403,7 @@ void SteadyState(kvc_policy policy) {
         return stats.evicted_blocks;
       }(),
       100u);
+  EXPECT_GT(engine.waited, 100u);
   engine.Check();
 }
 

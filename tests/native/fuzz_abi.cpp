@@ -161,6 +161,8 @@ class Session {
     config.page_bytes = 8 * in_.Below(3);
     config.seed = 1 + in_.Below(4);
     config.max_digests = in_.Below(5);
+    config.max_pending_blocks = in_.Below(7);
+    if (in_.OneIn(64)) config.max_pending_blocks = static_cast<uint32_t>(in_.Nasty()) | 1u << 28;
     if (in_.OneIn(64)) config.max_digests = static_cast<uint32_t>(in_.Nasty()) | 1u << 25;
     config.resume_gate_permille = in_.OneIn(3) ? 1000 : 1 + 4 * in_.U8() % 1000;
     if (in_.OneIn(64)) config.resume_gate_permille = in_.OneIn(2) ? 0 : 1001;
@@ -213,6 +215,7 @@ class Session {
       case 11:
         return Release();
       case 12:
+        if (in_.OneIn(3)) return Waiters();
         return Get();
       case 13:
         if (!in_.OneIn(4)) return Retention();
@@ -498,7 +501,7 @@ class Session {
       prompt.device_stream = DeviceStream();
       prompt.scope = KVC_NO_SCOPE;
       prompt.must_compute = in_.Below(4);
-      prompt.flags = in_.OneIn(4) ? in_.Below(4) : 0;
+      prompt.flags = in_.OneIn(4) ? in_.Below(16) : in_.Below(4) * KVC_PROMPT_MARK;
       prompt.stop_before = in_.Below(40);
       prompt.match_backoff = in_.OneIn(32) ? static_cast<uint32_t>(in_.Nasty()) : in_.Below(4);
       if (in_.OneIn(64)) prompt.flags = static_cast<uint32_t>(in_.Nasty());
@@ -833,6 +836,9 @@ class Session {
     output.evicted_capacity = static_cast<uint32_t>(evicted.size());
     output.waits = waits.data();
     output.wait_capacity = static_cast<uint32_t>(waits.size());
+    std::vector<kvc_waiter> waiters(in_.Below(4));
+    output.waiters = waiters.data();
+    output.waiter_capacity = static_cast<uint32_t>(waiters.size());
     if (in_.OneIn(32)) input.struct_size = static_cast<uint32_t>(in_.Nasty());
     kvc_error* error = MaybeError();
     const kvc_status status = Sane(kvc_step(manager_, static_cast<uint32_t>(ops.size()), ops.data(),
@@ -889,6 +895,27 @@ class Session {
       }
     }
     Require(told == output.evicted_count, "told another number of blocks");
+    Judge(waiters, output.waiter_count);
+  }
+  void Waiters() {
+    std::vector<kvc_waiter> waiters(in_.Below(4));
+    uint32_t count = 0;
+    kvc_error* error = MaybeError();
+    Sane(kvc_waiters_take(manager_, static_cast<uint32_t>(waiters.size()), waiters.data(), &count,
+                          error),
+         error);
+    Judge(waiters, count);
+  }
+  // Only open sequences wait.
+  void Judge(const std::vector<kvc_waiter>& waiters, uint32_t count) {
+    Require(count <= waiters.size(), "more waiters than there is room");
+    for (uint32_t i = 0; i < count; ++i) {
+      Require(std::find(open_.begin(), open_.end(), waiters[i].sequence) != open_.end(),
+              "a wait of no sequence is over");
+      Require(
+          waiters[i].outcome == KVC_PENDING_COMMITTED || waiters[i].outcome == KVC_PENDING_GIVEN_UP,
+          "a wait ended in no way");
+    }
   }
   void Release(bool ended = false) {
     std::vector<uint64_t> ids(in_.Below(3));
