@@ -46,6 +46,7 @@ run: setup build ## Replay the shipped trace into a separate verifying process a
 
 .PHONY: test
 test: setup ## Set up, then run every test: C++ plain, ASan+UBSan and TSan; Go plain, with -race, with -asan and with GC torture
+	@tests/interop/venv.sh
 	@$(MAKE) --no-print-directory test-native asan tsan vet test-go torture test-race test-asan
 
 .PHONY: test-go
@@ -72,6 +73,11 @@ test-asan: ## Go tests of the packages above C under AddressSanitizer (the longe
 .PHONY: consumer
 consumer: ## Use the library as other projects do: CMake, pkg-config, Go module from a proxy, replaced, vendored
 	$(GO) test -count=1 -v ./tests/consumer
+
+.PHONY: interop
+interop: ## Let foreign decoders and Dynamo's consumers read the stream (what pip cannot install is skipped)
+	@tests/interop/venv.sh
+	$(GO) test -count=1 -v ./tests/interop
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (10s)
