@@ -15,10 +15,17 @@
 //
 // What travels: messages of exactly three frames, topic, sequence number (8
 // bytes, big-endian) and msgpack payload [ts, events, rank]. Sequence numbers
-// start at 0 in every life of a publisher and grow by one per batch. A number
+// start at 0 in every life of a publisher (or at a time, Options.FirstSeq) and
+// grow by one per batch. A number
 // is taken before the batch is encoded or queued, so whatever is lost later is
 // a gap that every subscriber can see. Batch 0 is one AllBlocksCleared alone,
-// and so is the last batch of an orderly end.
+// and so is the last batch of an orderly end. A second after the last batch an
+// empty one follows, so that a loss before a silence shows (Options.TailMark).
+//
+// Options has every key of the wire contract; [Config] reads them from a file,
+// [Options.ApplyProfile] sets those that one reader wants. Events are split,
+// brought into the chosen form (multimodal items, LoRA names, tokens) and kept
+// apart from those that readers may stumble over before they are numbered.
 //
 // One goroutine, started by [Publisher.Start] and ended by [Publisher.Close],
 // owns the socket; it creates, uses and closes it. The socket is an XPUB, which

@@ -26,6 +26,8 @@ type validator struct {
 	multimodal             *multimodal
 	loraIDOnly, omitTokens bool
 	maxBlocks              int
+	// plain: only multimodal items and size can make an event be shaped.
+	plain, changed bool
 	// The pools hold what begin has made free to be used again.
 	reuse                   bool
 	poolStored              []*event.BlockStored
@@ -48,6 +50,8 @@ func newValidator(s *settings) (*validator, error) {
 	}
 	v := &validator{checker: checker, sizes: make(map[group]uint32, 1), multimodal: newMultimodal(s),
 		loraIDOnly: s.LoRAIDOnly, omitTokens: s.OmitTokens, maxBlocks: maxEventBlocks}
+	v.plain = !v.omitTokens && !v.loraIDOnly && v.multimodal.form != MultimodalExtraKeys &&
+		(v.multimodal.form != MultimodalTensorRT || v.multimodal.offset < 0)
 	if s.MaxBlocksPerEvent > 0 {
 		v.maxBlocks = min(s.MaxBlocksPerEvent, maxEventBlocks)
 	}

@@ -37,11 +37,17 @@ func (o *owner) publish(events []event.Event, now time.Time) {
 			return
 		}
 	}
+	if !o.validator.changed && len(o.shaped) > 0 {
+		// As it was drained, and so within the limits.
+		o.publishBatch(o.shaped, now)
+		clear(o.shaped) // they are borrowed
+		return
+	}
 	var at batcher
 	from := 0
 	for i, ev := range o.shaped {
 		if at.ends(o.s, ev) {
-			o.publishBatch(o.shaped[from:i], now)
+			now = o.publishBatch(o.shaped[from:i], now)
 			from = i
 		}
 	}
@@ -51,20 +57,25 @@ func (o *owner) publish(events []event.Event, now time.Time) {
 	clear(o.shaped) // they are borrowed
 }
 
-// publishBatch numbers and sends a batch of a source.
-func (o *owner) publishBatch(events []event.Event, now time.Time) {
+// publishBatch numbers and sends a batch of a source. It returns when that is
+// over.
+func (o *owner) publishBatch(events []event.Event, now time.Time) time.Time {
 	o.p.mu.Lock()
 	seq, err := o.p.reserveLocked("publish")
 	if err == nil {
 		o.p.stats.EnqueuedBatches++
 		o.p.stats.EnqueuedEvents += uint64(len(events))
+		if o.drainTook > 0 {
+			o.p.stats.DrainLatency.add(o.drainTook)
+			o.drainTook = 0
+		}
 	}
 	o.p.mu.Unlock()
 	if err != nil {
 		o.exhausted(err)
-		return
+		return now
 	}
-	o.send(seq, events, now, true)
+	return o.send(seq, events, now, true)
 }
 
 // exhausted ends the source: nothing can be sent in this life any more.
@@ -94,11 +105,10 @@ func (o *owner) publishClear() {
 
 // send encodes and sends a batch that has its number. hot selects the encoder
 // for drained events; the other one, slower and independent of it, is for
-// those of a host.
-func (o *owner) send(seq uint64, events []event.Event, now time.Time, hot bool) {
+// those of a host. It returns when it has finished.
+func (o *owner) send(seq uint64, events []event.Event, now time.Time, hot bool) time.Time {
 	// Time may be set back; a batch is never older than the one before.
 	o.lastTS = max(o.lastTS, float64(now.UnixNano())/1e9)
-	begin := time.Now()
 	rank := uint64(o.s.Rank)
 	payload := o.buffer[:0]
 	var err error
@@ -122,16 +132,18 @@ func (o *owner) send(seq uint64, events []event.Event, now time.Time, hot bool) 
 	}
 	if err != nil {
 		o.lost(err, now)
-		return
+		return now
 	}
 	o.marks.sent = now
+	end := time.Now()
 	o.p.mu.Lock()
 	defer o.p.mu.Unlock()
-	o.p.stats.SendLatency.add(time.Since(begin))
+	o.p.stats.SendLatency.add(end.Sub(now))
 	o.p.stats.PublishedBatches++
 	o.p.stats.PublishedEvents += uint64(len(events))
 	o.p.stats.PublishedBytes += uint64(len(payload))
 	o.p.stats.LastSendTime = now
+	return end
 }
 
 // lost is where every batch ends that had its number and could not be encoded or

@@ -15,6 +15,13 @@ import (
 // What is appended shares the slices of ev. With reuse it is valid until the
 // next call of begin, else for ever.
 func (v *validator) shape(dst []event.Event, ev event.Event, reuse bool) ([]event.Event, error) {
+	if v.asItIs(ev) {
+		if err := v.check(ev); err != nil {
+			return dst, err
+		}
+		return append(dst, ev), nil
+	}
+	v.changed = true
 	v.reuse = reuse
 	sent := ev
 	if v.multimodal.follows(ev) {
@@ -39,6 +46,20 @@ func (v *validator) shape(dst []event.Event, ev event.Event, reuse bool) ([]even
 	return append(dst, sent), nil
 }
 
+// asItIs says that an event has nothing that could be shaped: nearly all are so.
+func (v *validator) asItIs(ev event.Event) bool {
+	if !v.plain || len(v.multimodal.items) > 0 || len(v.multimodal.silent) > 0 {
+		return false
+	}
+	switch e := ev.(type) {
+	case *event.BlockStored:
+		return e != nil && len(e.MMDigests) == 0 && e.Extra == nil && len(e.Hashes)+len(e.Digests) <= v.maxBlocks
+	case *event.BlockRemoved:
+		return e != nil && len(e.Hashes)+len(e.Digests) <= v.maxBlocks
+	}
+	return true
+}
+
 // strip leaves out what is not to be sent, in a copy unless e is one.
 func (v *validator) strip(e *event.BlockStored, own bool) *event.BlockStored {
 	if !own {
@@ -58,8 +79,9 @@ func (v *validator) strip(e *event.BlockStored, own bool) *event.BlockStored {
 	return e
 }
 
-// begin says that what has been shaped for reuse is not needed any more.
-func (v *validator) begin() { v.usedStored, v.usedRemoved = 0, 0 }
+// begin says that what has been shaped for reuse is not needed any more. changed
+// is then whether an event since may differ from what the source has.
+func (v *validator) begin() { v.usedStored, v.usedRemoved, v.changed = 0, 0, false }
 
 // copyStored returns a copy that shares the slices.
 func (v *validator) copyStored(e *event.BlockStored) *event.BlockStored {
