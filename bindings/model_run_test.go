@@ -11,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -1125,6 +1126,31 @@ func (l *lockstep) quiet() {
 		if _, ok := l.mirror.blocks[keyOnWire(digest, l.mirror.form)]; !ok {
 			l.t.Fatalf("resident block %x is not in the mirror", digest)
 		}
+	}
+	l.snapshot()
+}
+
+// snapshot compares what a subscriber knows that begins with a snapshot.
+func (l *lockstep) snapshot() {
+	snapshot, err := l.stream.Snapshot()
+	l.same("snapshot", err, nil)
+	defer snapshot.Close()
+	other := newMirror(l.mirror.form, l.mirror.maxRun)
+	other.known = l.mirror.known
+	for {
+		batch, err := snapshot.Next(2, 3)
+		if err == io.EOF {
+			break
+		}
+		l.same("next of a snapshot", err, nil)
+		for _, e := range batch.Events {
+			if err := other.apply(e, l.m.blockSize); err != nil {
+				l.t.Fatalf("snapshot: %v", err)
+			}
+		}
+	}
+	if !maps.Equal(other.blocks, l.mirror.blocks) {
+		l.t.Fatalf("a snapshot has %d blocks, the mirror %d", len(other.blocks), len(l.mirror.blocks))
 	}
 }
 

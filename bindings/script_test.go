@@ -454,6 +454,8 @@ func (s *script) dispatch(o *operation) string {
 		return s.deviceRows() + "\n"
 	case "mirror":
 		return s.compare() + "\n"
+	case "snapshot":
+		return s.snapshot(o)
 	case "stats":
 		return s.stats() + "\n"
 	case "counters":
@@ -1025,6 +1027,37 @@ func (s *script) drain(o *operation) string {
 		fmt.Fprintf(&text, "pending %d\n", pending)
 	}
 	return text.String()
+}
+
+// snapshot says what a subscriber hears that begins with a snapshot, and whether
+// it then knows what those do that have heard everything.
+func (s *script) snapshot(o *operation) string {
+	events, blocks := o.count("events", 0), o.count("blocks", 0)
+	snapshot, err := s.stream.Snapshot()
+	if err != nil {
+		bad("%v", err)
+	}
+	defer snapshot.Close()
+	drained := s.mirror
+	defer func() { s.mirror = drained }()
+	s.mirror = map[wireKey]wireKey{}
+	var text strings.Builder
+	for {
+		batch, err := snapshot.Next(events, blocks)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			bad("%v", err)
+		}
+		for _, e := range batch.Events {
+			text.WriteString(s.event(e, false))
+		}
+	}
+	if !maps.Equal(s.mirror, drained) {
+		return text.String() + "different\n"
+	}
+	return text.String() + "the same\n"
 }
 
 func (s *script) compare() string {

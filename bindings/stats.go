@@ -210,6 +210,8 @@ type StreamStats struct {
 
 	MultimodalBlocksSuppressed uint64 // stored, but not told of: SuppressMultimodal
 	SuppressedBlocks           uint64 // such blocks in the tree at this instant
+	// OldestDeferred is how long the oldest of PendingBlocks has waited; 0 if none has.
+	OldestDeferred time.Duration
 }
 
 // Stats reads them; it may run beside Drain.
@@ -251,28 +253,31 @@ func (s *Stream) Stats() (StreamStats, error) {
 		BufferUsedBytes:            raw.BufferUsedBytes,
 		MultimodalBlocksSuppressed: raw.MultimodalBlocksSuppressed,
 		SuppressedBlocks:           raw.SuppressedBlocks,
+		OldestDeferred:             time.Duration(raw.OldestDeferredNs),
 	}, nil
 }
 
 // Handles counts what is alive in the process and what was lost.
 type Handles struct {
-	Managers, Sequences, Streams uint64
-	// Managers and streams that were garbage collected without Close. Their
-	// native memory is still in use.
-	LeakedManagers, LeakedStreams uint64
+	Managers, Sequences, Streams, Snapshots uint64
+	// Managers, streams and snapshots that were garbage collected without Close.
+	// Their native memory is still in use.
+	LeakedManagers, LeakedStreams, LeakedSnapshots uint64
 }
 
 // Counted by cleanups only, for the whole process like the native counters.
-var leakedManagers, leakedStreams atomic.Uint64
+var leakedManagers, leakedStreams, leakedSnapshots atomic.Uint64
 
 // LiveHandles reads the counters. All are zero at the end of a clean program.
 func LiveHandles() Handles {
 	live := cgo.GetLiveHandles()
 	return Handles{
-		Managers:       live.Managers,
-		Sequences:      live.Sequences,
-		Streams:        live.Streams,
-		LeakedManagers: leakedManagers.Load(),
-		LeakedStreams:  leakedStreams.Load(),
+		Managers:        live.Managers,
+		Sequences:       live.Sequences,
+		Streams:         live.Streams,
+		Snapshots:       live.Snapshots,
+		LeakedManagers:  leakedManagers.Load(),
+		LeakedStreams:   leakedStreams.Load(),
+		LeakedSnapshots: leakedSnapshots.Load(),
 	}
 }

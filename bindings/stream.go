@@ -25,7 +25,7 @@ type Stream struct {
 
 	mu       sync.Mutex
 	changed  sync.Cond // draining, borrowed or closed changed
-	draining bool      // a Drain is in native code; it owns next, view, names and err
+	draining bool      // a Drain is in native code; it owns next, reader and err
 	borrowed *Batch    // what the caller holds, if anything
 	drainer  *Drainer  // who has claimed the stream, if anybody
 	closing  bool      // Close has been called
@@ -36,8 +36,7 @@ type Stream struct {
 	// stays visibly empty while its successor is in use.
 	batches [2]Batch
 	next    int
-	view    *cgo.BorrowedBatch // an allocation of its own, as cgo's pointer check wants
-	names   map[string]string
+	reader  batchReader
 	err     cgo.Error
 }
 
@@ -61,8 +60,7 @@ func NewStream(config StreamConfig) (*Stream, error) {
 		form:       config.Form,
 		multimodal: config.Multimodal,
 		wake:       make(chan struct{}, 1),
-		view:       new(cgo.BorrowedBatch),
-		names:      make(map[string]string),
+		reader:     newBatchReader(),
 	}
 	s.changed.L = &s.mu
 	for i := range s.batches {
@@ -149,40 +147,45 @@ func (d *Drainer) Release() {
 	}
 }
 
+// enter makes the caller the one who is in the native drain side; it ends with
+// draining = false.
+func (s *Stream) enter(op string, who *Drainer) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closing, who != s.drainer && who != nil:
+		return closedError(op)
+	case who != s.drainer:
+		return &Error{Op: op, Status: StatusBusy, Detail: "the stream has been claimed"}
+	case s.draining:
+		return &Error{Op: op, Status: StatusBusy, Detail: "another goroutine is draining"}
+	}
+	s.draining = true
+	return nil
+}
+
 func (s *Stream) drain(who *Drainer, maxEvents, maxBlocks int) (*Batch, error) {
 	const op = "drain"
 	if maxEvents < 0 || maxBlocks < 0 {
 		return nil, argumentError(op, "limits are %d events, %d blocks", maxEvents, maxBlocks)
 	}
-	s.mu.Lock()
-	switch {
-	case s.closing:
-		s.mu.Unlock()
-		return nil, closedError(op)
-	case who != s.drainer && who != nil:
-		s.mu.Unlock()
-		return nil, closedError(op)
-	case who != s.drainer:
-		s.mu.Unlock()
-		return nil, &Error{Op: op, Status: StatusBusy, Detail: "the stream has been claimed"}
-	case s.draining:
-		s.mu.Unlock()
-		return nil, &Error{Op: op, Status: StatusBusy, Detail: "another goroutine is draining"}
+	if err := s.enter(op, who); err != nil {
+		return nil, err
 	}
+	s.mu.Lock()
 	if s.borrowed != nil {
 		s.borrowed.clear()
 		s.borrowed = nil
 	}
-	s.draining = true
 	b := &s.batches[s.next]
 	s.next = 1 - s.next
 	s.mu.Unlock()
 
 	var err error
-	status := s.raw.Drain(uint64(maxEvents), uint64(maxBlocks), s.view, &s.err)
+	status := s.raw.Drain(uint64(maxEvents), uint64(maxBlocks), s.reader.view, &s.err)
 	switch status {
 	case cgo.OK:
-		s.fill(b)
+		s.reader.fill(b)
 	case cgo.End:
 		err = io.EOF
 	default:
@@ -301,110 +304,4 @@ func (b *Batch) Clone() *Batch {
 		}
 	}
 	return c
-}
-
-// keptNames bounds the interned LoRA names; a fleet has far fewer adapters.
-const keptNames = 4096
-
-// name turns borrowed bytes into a string, the same one each time.
-func (s *Stream) name(text []byte) string {
-	if name, ok := s.names[string(text)]; ok { // does not allocate
-		return name
-	}
-	if len(s.names) >= keptNames {
-		clear(s.names)
-	}
-	name := string(text)
-	s.names[name] = name
-	return name
-}
-
-// The wire's words for the tiers.
-func mediumName(medium uint16) string {
-	switch medium {
-	case cgo.MediumCPU:
-		return "CPU"
-	case cgo.MediumStorage:
-		return "STORAGE"
-	default:
-		return "GPU"
-	}
-}
-
-// fill makes the events of s.view. It runs without the lock: s.draining keeps
-// everyone else away.
-func (s *Stream) fill(b *Batch) {
-	raw := s.view.Events()
-	hashes, tokens := s.view.Hashes(), s.view.Tokens()
-	scopes, text := s.view.Scopes(), s.view.Strings()
-	digests := cgo.Digests[event.Digest](s.view)
-	parents := cgo.ParentDigests[event.Digest](s.view)
-	multimodal := cgo.Multimodal[event.Digest](s.view)
-
-	// Counted first: events point into these slices, which must not move.
-	stored, removed := 0, 0
-	for i := range raw {
-		switch raw[i].Kind {
-		case cgo.EventStored:
-			stored++
-		case cgo.EventRemoved:
-			removed++
-		}
-	}
-	b.events = sized(b.events, len(raw))
-	b.stored = sized(b.stored, stored)
-	b.removed = sized(b.removed, removed)
-	stored, removed = 0, 0
-	blocks := uint64(0)
-	for i := range raw {
-		e := &raw[i]
-		end := e.HashOffset + e.HashCount
-		blocks += e.HashCount
-		switch e.Kind {
-		case cgo.EventStored:
-			o := &b.stored[stored]
-			stored++
-			*o = event.BlockStored{
-				HasParent: e.Flags&cgo.EventHasParent != 0,
-				Tokens:    tokens[e.TokenOffset:][:e.TokenCount:e.TokenCount],
-				BlockSize: e.BlockSize,
-				Medium:    mediumName(e.Medium),
-				HasMedium: true,
-			}
-			if n := uint64(e.MultimodalCount); n != 0 {
-				o.MMDigests = multimodal[e.MultimodalOffset:][:n:n]
-			}
-			if digests != nil {
-				o.Digests = digests[e.HashOffset:end:end]
-				o.ParentDigest = parents[i]
-			} else {
-				o.Hashes = hashes[e.HashOffset:end:end]
-				o.ParentHash = e.ParentHash
-			}
-			scope := &scopes[e.Scope]
-			if scope.Parts&cgo.ScopeLoRAID != 0 {
-				o.LoRAID, o.HasLoRAID = scope.LoRAID, true
-			}
-			if scope.Parts&cgo.ScopeLoRAName != 0 {
-				o.LoRAName = s.name(text[scope.LoRANameOffset:][:scope.LoRANameSize])
-			}
-			b.events[i] = o
-		case cgo.EventRemoved:
-			o := &b.removed[removed]
-			removed++
-			*o = event.BlockRemoved{Medium: mediumName(e.Medium), HasMedium: true}
-			if digests != nil {
-				o.Digests = digests[e.HashOffset:end:end]
-			} else {
-				o.Hashes = hashes[e.HashOffset:end:end]
-			}
-			b.events[i] = o
-		default:
-			b.events[i] = cleared
-		}
-	}
-	b.Events = b.events
-	b.Blocks = int(blocks)
-	b.RemainingBytes = s.view.RemainingBytes
-	b.PendingBlocks = s.view.PendingBlocks
 }

@@ -36,6 +36,7 @@ type LiveHandles struct {
 	Managers  uint64
 	Sequences uint64
 	Streams   uint64
+	Snapshots uint64
 }
 
 // GetLiveHandles reads the counters; safe at any time from any goroutine.
@@ -46,5 +47,6 @@ func GetLiveHandles() LiveHandles {
 		Managers:  uint64(c.managers),
 		Sequences: uint64(c.sequences),
 		Streams:   uint64(c.streams),
+		Snapshots: uint64(c.snapshots),
 	}
 }

@@ -30,6 +30,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(LiveHandles{}.Sequences) - unsafe.Sizeof(C.kvc_live_handles{}.sequences)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(LiveHandles{}.Streams) - unsafe.Offsetof(C.kvc_live_handles{}.streams)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(LiveHandles{}.Streams) - unsafe.Sizeof(C.kvc_live_handles{}.streams)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(LiveHandles{}.Snapshots) - unsafe.Offsetof(C.kvc_live_handles{}.snapshots)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(LiveHandles{}.Snapshots) - unsafe.Sizeof(C.kvc_live_handles{}.snapshots)]struct{}{}
 
 	// kvc_stream_config
 	_ [0]struct{} = [unsafe.Sizeof(StreamConfig{}) - unsafe.Sizeof(C.kvc_stream_config{})]struct{}{}
@@ -171,6 +173,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.MultimodalBlocksSuppressed) - unsafe.Sizeof(C.kvc_stream_stats{}.multimodal_blocks_suppressed)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.SuppressedBlocks) - unsafe.Offsetof(C.kvc_stream_stats{}.suppressed_blocks)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.SuppressedBlocks) - unsafe.Sizeof(C.kvc_stream_stats{}.suppressed_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.OldestDeferredNs) - unsafe.Offsetof(C.kvc_stream_stats{}.oldest_deferred_ns)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.OldestDeferredNs) - unsafe.Sizeof(C.kvc_stream_stats{}.oldest_deferred_ns)]struct{}{}
 
 	// kvc_config
 	_ [0]struct{} = [unsafe.Sizeof(Config{}) - unsafe.Sizeof(C.kvc_config{})]struct{}{}

@@ -188,6 +188,7 @@ type StreamStats struct {
 	BufferUsedBytes            uint64
 	MultimodalBlocksSuppressed uint64
 	SuppressedBlocks           uint64
+	OldestDeferredNs           uint64
 }
 
 // Init sets the struct size.

@@ -7,4 +7,6 @@
 #include "sink/src/projector.cpp"
 #include "sink/src/scope_table.cpp"
 #include "sink/src/sink_capi.cpp"
+#include "sink/src/snapshot.cpp"
+#include "sink/src/snapshot_capi.cpp"
 #include "sink/src/streaming_event_sink.cpp"

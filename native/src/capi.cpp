@@ -14,7 +14,7 @@
 
 // Layouts are part of the ABI: Go mirrors them byte by byte.
 static_assert(sizeof(kvc_error) == 256 && offsetof(kvc_error, message) == 8);
-static_assert(sizeof(kvc_live_handles) == 24);
+static_assert(sizeof(kvc_live_handles) == 32);
 static_assert(sizeof(kvc_config) == 80 && offsetof(kvc_config, page_bytes) == 24);
 static_assert(sizeof(kvc_scope) == 48 && offsetof(kvc_scope, lora_name_offset) == 24);
 static_assert(sizeof(kvc_fence) == 16);
@@ -81,6 +81,7 @@ void kvc_live_handles_get(kvc_live_handles* out) KVC_NOEXCEPT {
   out->managers = live.managers.load();
   out->sequences = live.sequences.load();
   out->streams = live.streams.load();
+  out->snapshots = live.snapshots.load();
 }
 
 void kvc_config_init(kvc_config* config) KVC_NOEXCEPT {

@@ -265,6 +265,9 @@ const char* Manager::CheckNodes(uint32_t* where) {
   NodeId before = kNil;
   for (NodeId id = deferred_head_; id != kNil; id = tree_.node(id).deferred_next) {
     *where = id;
+    if (before != kNil && deferred_at_[id] < deferred_at_[before]) {
+      return "the deferred list is not in the order of time";
+    }
     if (++listed > deferred) return "the deferred list is longer than the deferred blocks";
     const Node& n = tree_.node(id);
     if (n.announce != Announce::kDeferred || n.deferred_prev != before) {
@@ -288,6 +291,10 @@ const char* Manager::CheckNodes(uint32_t* where) {
         c.deferred_blocks.load() !=
             c.healed_blocks.load() + c.deferred_evicted_blocks.load() + deferred) {
       return "deferred differs from healed + deferred evicted + pending";
+    }
+    if (c.oldest_deferred_ns.load() !=
+        (deferred_head_ == kNil ? 0 : deferred_at_[deferred_head_])) {
+      return "the oldest deferred block is another one";
     }
     if (sink_->announced_blocks() != announced) return "the sink counts other announced blocks";
   }

@@ -72,6 +72,7 @@ class DigestTable {
   [[nodiscard]] size_t slots() const { return entries_.size(); }
   [[nodiscard]] uint64_t uses(size_t slot) const { return entries_[slot].uses; }
   [[nodiscard]] size_t slot_of(uint32_t token) const { return token & slot_mask_; }
+  [[nodiscard]] uint32_t slot_mask() const { return slot_mask_; }  // never changes
   [[nodiscard]] bool Valid(uint32_t token) const;
   // Writes the bytes of all slots.
   void CopyTo(uint8_t* out) const;

@@ -7,6 +7,7 @@
 #define KVCAST_NATIVE_SRC_EVENT_SINK_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -50,7 +51,16 @@ struct DeferralCounters {
   std::atomic<uint64_t> partial_blocks_suppressed{0};
   std::atomic<uint64_t> multimodal_blocks_suppressed{0};
   std::atomic<uint64_t> suppressed_blocks{0};
+  // When the first of the pending blocks was deferred, as SteadyNs(); 0: none is.
+  std::atomic<uint64_t> oldest_deferred_ns{0};
 };
+
+// The clock that ages are measured with.
+[[nodiscard]] inline uint64_t SteadyNs() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch())
+                                   .count());
+}
 
 // Single-writer increment: the writer holds the manager's lock, so a plain
 // load and store is enough and no locked instruction is paid.

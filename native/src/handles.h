@@ -18,6 +18,7 @@ struct LiveHandles {
   std::atomic<uint64_t> managers{0};
   std::atomic<uint64_t> sequences{0};
   std::atomic<uint64_t> streams{0};
+  std::atomic<uint64_t> snapshots{0};
 };
 
 inline LiveHandles& live_handles() {

@@ -4,7 +4,6 @@
 #include "native/src/manager.h"
 
 #include <algorithm>
-#include <chrono>
 #include <iterator>
 #include <memory>
 #include <random>
@@ -26,12 +25,6 @@ static_assert((uint32_t{1} << kSlotBits) == kDeviceSlots, "a stream id holds its
 // How many blocks a heal offers between two looks at the clock.
 constexpr uint32_t kHealStep = 16;
 constexpr uint32_t kHealRun = 256;
-
-uint64_t NowNs() {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                   std::chrono::steady_clock::now().time_since_epoch())
-                                   .count());
-}
 
 const kvc_config& Validated(const kvc_config& c) {
   auto bad = [](const char* key, uint64_t value, const char* rule) {
@@ -105,7 +98,7 @@ uint64_t Seed(uint64_t given) {
 
 Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
                  const ManagerTestHooks& hooks)
-    : created_ns_(manager::NowNs()),
+    : created_ns_(SteadyNs()),
       hooks_(hooks),
       block_size_(manager::Validated(config).tokens_per_block),
       max_sequences_(config.max_sequences),
@@ -150,9 +143,10 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
     sink_->Attach(geometry, this);
     sink_attached_ = true;
     deferral_ = &sink_->deferral_counters();
+    deferred_at_.resize(config.capacity_blocks);
     suppress_multimodal_ = sink_->suppresses_multimodal();
   }
-  prefault_ns_ = manager::NowNs() - created_ns_;
+  prefault_ns_ = SteadyNs() - created_ns_;
   ++live_handles().managers;
 }
 
@@ -163,7 +157,7 @@ Manager::~Manager() {
 
 // ------------------------------------------------------------------- healing
 
-void Manager::AppendDeferred(NodeId id) {
+void Manager::AppendDeferred(NodeId id, uint64_t now) {
   Node& n = tree_.node(id);
   n.announce = Announce::kDeferred;
   n.deferred_prev = deferred_tail_;
@@ -171,15 +165,24 @@ void Manager::AppendDeferred(NodeId id) {
   (deferred_tail_ != kNil ? tree_.node(deferred_tail_).deferred_next : deferred_head_) = id;
   deferred_tail_ = id;
   ++deferred_count_;
+  deferred_at_[id] = now;
+  if (deferred_head_ == id) NoteOldestDeferred();
+}
+
+void Manager::NoteOldestDeferred() {
+  const uint64_t at = deferred_head_ == kNil ? 0 : deferred_at_[deferred_head_];
+  deferral_->oldest_deferred_ns.store(at, std::memory_order_relaxed);
 }
 
 void Manager::UnlinkDeferred(NodeId id) {
   const Node& n = tree_.node(id);
+  const bool oldest = deferred_head_ == id;
   (n.deferred_prev != kNil ? tree_.node(n.deferred_prev).deferred_next : deferred_head_) =
       n.deferred_next;
   (n.deferred_next != kNil ? tree_.node(n.deferred_next).deferred_prev : deferred_tail_) =
       n.deferred_prev;
   --deferred_count_;
+  if (oldest) NoteOldestDeferred();
 }
 
 // Blocks are deferred in commit order, so a parent always stands before its
@@ -222,13 +225,13 @@ uint32_t Manager::Heal(uint32_t max_blocks) {
 uint32_t Manager::TryHeal(uint32_t max_blocks, uint64_t max_ns) noexcept {
   std::unique_lock<WriterFirstMutex> lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return 0;
-  const uint64_t begin = manager::NowNs();
+  const uint64_t begin = SteadyNs();
   uint32_t healed = 0;
   while (healed < max_blocks) {
     const uint32_t step = std::min(manager::kHealStep, max_blocks - healed);
     const uint32_t done = Heal(step);
     healed += done;
-    if (done < step || manager::NowNs() - begin >= max_ns) break;
+    if (done < step || SteadyNs() - begin >= max_ns) break;
   }
   return healed;
 }
@@ -243,6 +246,7 @@ void Manager::DetachSink() noexcept {
   Drop(deferral_->pending_blocks, deferred_count_);
   deferred_head_ = deferred_tail_ = kNil;
   deferred_count_ = 0;
+  NoteOldestDeferred();
   deferral_->suppressed_blocks.store(0, std::memory_order_relaxed);
   sink_attached_ = false;
   deferral_ = nullptr;
@@ -281,7 +285,8 @@ void Manager::Announce(ParentId parent, const NodeId* nodes, uint32_t count) {
   const uint32_t admitted = reachable ? sink_->Store(run, /*healing=*/false) : 0;
   for (uint32_t i = 0; i < admitted; ++i) tree_.node(nodes[i]).announce = Announce::kAnnounced;
   if (admitted == count) return;
-  for (uint32_t i = admitted; i < count; ++i) AppendDeferred(nodes[i]);
+  const uint64_t now = SteadyNs();
+  for (uint32_t i = admitted; i < count; ++i) AppendDeferred(nodes[i], now);
   const uint32_t deferred = count - admitted;
   Bump(deferral_->dropped_events, deferred);
   Bump(deferral_->deferred_blocks, deferred);
@@ -358,6 +363,7 @@ void Manager::Reset() {
   }
   deferred_head_ = deferred_tail_ = kNil;
   deferred_count_ = 0;
+  if (sink_attached_) NoteOldestDeferred();
   tree_.Clear();
   timers_.Clear();
   ++epoch_;

@@ -279,8 +279,9 @@ class Manager final : public SinkHost {
   [[nodiscard]] Fence ToFence(const kvc_fence& fence) const;
   [[nodiscard]] kvc_fence FromFence(const Fence& fence) const;
   uint32_t Heal(uint32_t max_blocks);
-  void AppendDeferred(NodeId id);
+  void AppendDeferred(NodeId id, uint64_t now);
   void UnlinkDeferred(NodeId id);
+  void NoteOldestDeferred();
   void Announce(ParentId parent, const NodeId* nodes, uint32_t count);
   void ForgetNode(NodeId id);
   [[nodiscard]] uint64_t BlockId(NodeId id) const {
@@ -494,6 +495,8 @@ class Manager final : public SinkHost {
   NodeId deferred_head_ = kNil;
   NodeId deferred_tail_ = kNil;
   uint64_t deferred_count_ = 0;
+  // When a block was deferred; by id, and only with a sink.
+  std::vector<uint64_t> deferred_at_;
   bool suppress_multimodal_ = false;
 
   std::vector<Sequence> sequences_;

@@ -13,6 +13,7 @@
 
 #include "kvcast/kvcast.h"
 #include "native/src/block_key.h"
+#include "native/src/types.h"
 
 namespace kvcast {
 
@@ -54,6 +55,25 @@ struct BatchArrays {
     Fill(scopes);
     Fill(strings);
     Fill(multimodal);
+  }
+
+  // Lends them; `bytes` is for the form with whole keys.
+  void Lend(bool bytes, kvc_borrowed_batch* out) const {
+    *out = {};
+    out->events = events.data();
+    out->hashes = hashes.data();
+    out->digests = bytes ? digests.data() : nullptr;
+    out->parent_digests = bytes ? parent_digests.data() : nullptr;
+    out->tokens = tokens.data();
+    out->scopes = scopes.data();
+    out->strings = strings.data();
+    out->multimodal = multimodal.data();
+    out->multimodal_count = multimodal.size() / kDigestBytes;
+    out->event_count = events.size();
+    out->hash_count = hashes.size();
+    out->token_count = tokens.size();
+    out->scope_count = scopes.size();
+    out->string_size = strings.size();
   }
 
   // Makes room for so many more without losing geometric growth.

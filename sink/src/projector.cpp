@@ -4,6 +4,7 @@
 #include "sink/src/projector.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "native/src/status.h"
 
@@ -46,6 +47,7 @@ void Projector::BeginBatch() {
 }
 
 void Projector::Drain(uint64_t max_events, uint64_t max_blocks) {
+  mirror_.Unpin();
   BeginBatch();
   try {
     Fill(max_events == 0 ? UINT64_MAX : max_events, max_blocks == 0 ? UINT64_MAX : max_blocks);
@@ -531,23 +533,16 @@ void Projector::ProjectClear() {
 }
 
 void Projector::Lend(kvc_borrowed_batch* out) const {
-  const BatchArrays& batch = arrays();
-  const bool bytes = options_.hash_form == KVC_HASH_BYTES;
-  *out = {};
-  out->events = batch.events.data();
-  out->hashes = batch.hashes.data();
-  out->digests = bytes ? batch.digests.data() : nullptr;
-  out->parent_digests = bytes ? batch.parent_digests.data() : nullptr;
-  out->tokens = batch.tokens.data();
-  out->scopes = batch.scopes.data();
-  out->strings = batch.strings.data();
-  out->multimodal = batch.multimodal.data();
-  out->multimodal_count = batch.multimodal.size() / kDigestBytes;
-  out->event_count = batch.events.size();
-  out->hash_count = batch.hashes.size();
-  out->token_count = batch.tokens.size();
-  out->scope_count = batch.scopes.size();
-  out->string_size = batch.strings.size();
+  arrays().Lend(options_.hash_form == KVC_HASH_BYTES, out);
+}
+
+std::unique_ptr<Snapshot> Projector::Pin() {
+  auto scopes = scopes_.Wire();
+  const SnapshotForm form{options_.hash_form, options_.max_blocks_per_event, options_.hash_mask,
+                          index_.has_doubles()};
+  auto snapshot = std::make_unique<Snapshot>(form, std::move(scopes));
+  snapshot->Read(mirror_.Pin());
+  return snapshot;
 }
 
 }  // namespace kvcast

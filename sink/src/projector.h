@@ -23,6 +23,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kvcast/kvcast.h"
@@ -30,10 +31,12 @@
 #include "native/src/event_sink.h"
 #include "sink/src/batch_arrays.h"
 #include "sink/src/event_record.h"
+#include "sink/src/hash_index.h"
 #include "sink/src/mirror.h"
 #include "sink/src/record_ring.h"
 #include "sink/src/scope_table.h"
 #include "sink/src/sink_counters.h"
+#include "sink/src/snapshot.h"
 
 namespace kvcast {
 
@@ -64,6 +67,15 @@ class Projector {
   // The batch of the last Drain; remaining_bytes and pending_blocks are not set.
   void Lend(kvc_borrowed_batch* out) const;
   [[nodiscard]] bool batch_empty() const { return arrays().events.empty(); }
+
+  // The mirror as it is now, to be read while drains go on. Not if Pinned().
+  // Strong guarantee; throws as Mirror::Pin.
+  [[nodiscard]] std::unique_ptr<Snapshot> Pin();
+  // A snapshot of before is still being read.
+  [[nodiscard]] bool Pinned() {
+    mirror_.Unpin();
+    return mirror_.pinned();
+  }
 
   // All records have been projected.
   [[nodiscard]] bool Drained() const;

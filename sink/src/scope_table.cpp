@@ -48,6 +48,20 @@ void ScopeTable::Release(uint32_t scope) {
   if (last_ == scope) last_ = kNone;
 }
 
+WireScopes ScopeTable::Wire() const {
+  WireScopes wire;
+  wire.entries.reserve(entries_.size());
+  for (const Entry& entry : entries_) {
+    const bool named = entry.users != 0 && !entry.lora_name.empty();
+    wire.entries.push_back({entry.parts, named ? static_cast<uint32_t>(entry.lora_name.size()) : 0,
+                            entry.lora_id, wire.names.size()});
+    if (named) {
+      wire.names.insert(wire.names.end(), entry.lora_name.begin(), entry.lora_name.end());
+    }
+  }
+  return wire;
+}
+
 void ScopeTable::Clear() {
   by_words_.clear();
   entries_.clear();

@@ -18,6 +18,18 @@
 
 namespace kvcast {
 
+// What of the scopes may go on the wire, by their index: a copy of its own.
+struct WireScopes {
+  struct Entry {
+    uint32_t parts;
+    uint32_t name_size;
+    uint64_t lora_id;
+    size_t name;  // in names
+  };
+  std::vector<Entry> entries;
+  std::vector<char> names;
+};
+
 class ScopeTable {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -49,6 +61,8 @@ class ScopeTable {
   // Stays where it is while it has users.
   [[nodiscard]] Entry& at(uint32_t scope) { return entries_[scope]; }
   [[nodiscard]] size_t size() const { return by_words_.size(); }
+  // Those without users are there, too, so that the indexes are the same.
+  [[nodiscard]] WireScopes Wire() const;
 
  private:
   std::deque<Entry> entries_;

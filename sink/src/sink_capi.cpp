@@ -120,7 +120,7 @@ KVC_LAYOUT(kvc_borrowed_batch, multimodal_count, 104);
 KVC_LAYOUT(kvc_borrowed_batch, remaining_bytes, 112);
 KVC_LAYOUT(kvc_borrowed_batch, pending_blocks, 120);
 
-static_assert(sizeof(kvc_stream_stats) == 192 && alignof(kvc_stream_stats) == 8);
+static_assert(sizeof(kvc_stream_stats) == 200 && alignof(kvc_stream_stats) == 8);
 KVC_LAYOUT(kvc_stream_stats, struct_size, 0);
 KVC_LAYOUT(kvc_stream_stats, attached, 4);
 KVC_LAYOUT(kvc_stream_stats, stored_blocks, 8);
@@ -146,6 +146,7 @@ KVC_LAYOUT(kvc_stream_stats, buffer_bytes, 160);
 KVC_LAYOUT(kvc_stream_stats, buffer_used_bytes, 168);
 KVC_LAYOUT(kvc_stream_stats, multimodal_blocks_suppressed, 176);
 KVC_LAYOUT(kvc_stream_stats, suppressed_blocks, 184);
+KVC_LAYOUT(kvc_stream_stats, oldest_deferred_ns, 192);
 
 #undef KVC_LAYOUT
 

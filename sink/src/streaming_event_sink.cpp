@@ -302,6 +302,19 @@ kvc_status StreamingEventSink::Drain(uint64_t max_events, uint64_t max_blocks,
   return KVC_OK;
 }
 
+PinResult StreamingEventSink::Pin(std::unique_ptr<Snapshot>* out) {
+  const streaming_event_sink::Turn turn(draining_);
+  if (!turn.mine()) return PinResult::kDraining;
+  if (!ready_.load(std::memory_order_acquire)) {
+    *out = std::make_unique<Snapshot>(SnapshotForm{options_.projector.hash_form, 1, 0, false},
+                                      WireScopes{});
+    return PinResult::kDone;
+  }
+  if (projector_->Pinned()) return PinResult::kPinned;
+  *out = projector_->Pin();
+  return PinResult::kDone;
+}
+
 void StreamingEventSink::GetStats(kvc_stream_stats* out) const noexcept {
   const auto get = [](const std::atomic<uint64_t>& value) {
     return value.load(std::memory_order_relaxed);
@@ -316,6 +329,8 @@ void StreamingEventSink::GetStats(kvc_stream_stats* out) const noexcept {
   out->healed_blocks = get(deferral_.healed_blocks);
   out->deferred_evicted_blocks = get(deferral_.deferred_evicted_blocks);
   out->pending_blocks = get(deferral_.pending_blocks);
+  const uint64_t oldest = get(deferral_.oldest_deferred_ns);
+  out->oldest_deferred_ns = oldest == 0 ? 0 : SteadyNs() - oldest;
   out->unannounced_removals = get(deferral_.unannounced_removals);
   out->partial_blocks_suppressed = get(deferral_.partial_blocks_suppressed);
   out->announced_blocks = get(recorded_.announced_blocks);

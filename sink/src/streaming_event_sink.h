@@ -21,6 +21,7 @@
 #include "sink/src/projector.h"
 #include "sink/src/record_ring.h"
 #include "sink/src/sink_counters.h"
+#include "sink/src/snapshot.h"
 
 namespace kvcast {
 
@@ -29,6 +30,8 @@ struct SinkOptions {
   bool suppress_multimodal = true;
   ProjectorOptions projector;
 };
+
+enum class PinResult { kDone, kDraining, kPinned };
 
 // Room. The ring holds room for a removal of every block that can exist, for
 // one clear, and for stores: max_entries blocks in records of one block each,
@@ -66,6 +69,9 @@ class StreamingEventSink final : public EventSink {
 
   // As kvc_stream_drain: KVC_OK, KVC_BUSY or KVC_END; throws bad_alloc or Error.
   kvc_status Drain(uint64_t max_events, uint64_t max_blocks, kvc_borrowed_batch* out);
+  // A snapshot of the mirror as of the last drain, empty before Attach; not
+  // beside a drain or while there is another one. Throws bad_alloc or Error.
+  [[nodiscard]] PinResult Pin(std::unique_ptr<Snapshot>* out);
   // Makes the manager forget this sink. Not beside a drain.
   void Detach() noexcept;
 

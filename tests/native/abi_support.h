@@ -522,6 +522,11 @@ class WireMirror {
     uint32_t parts = 0;  // of the scope, as far as it goes on the wire
     uint64_t lora_id = 0;
     std::string lora_name;
+
+    friend bool operator==(const Block& a, const Block& b) {
+      return a.parent == b.parent && a.tokens == b.tokens && a.children == b.children &&
+             a.parts == b.parts && a.lora_id == b.lora_id && a.lora_name == b.lora_name;
+    }
   };
 
   WireMirror(kvc_hash_form form, uint32_t block_size) : form_(form), block_size_(block_size) {}
@@ -664,6 +669,43 @@ inline std::string DrainAll(Cache& cache, WireMirror& mirror) {
   return "the stream does not come to rest";
 }
 
+// Reads a snapshot to its end.
+inline std::string ReadSnapshot(kvc_snapshot* snapshot, uint64_t max_events, uint64_t max_blocks,
+                                WireMirror& mirror) {
+  for (;;) {
+    kvc_borrowed_batch batch;
+    const kvc_status status =
+        kvc_stream_snapshot_next(snapshot, max_events, max_blocks, &batch, nullptr);
+    if (status == KVC_END) return "";
+    if (status != KVC_OK) return std::string("snapshot: ") + kvc_status_name(status);
+    if (batch.event_count == 0) return "an empty batch of a snapshot";
+    if (max_events != 0 && batch.event_count > max_events) return "too many events in a batch";
+    if (max_blocks != 0 && batch.hash_count > max_blocks) return "too many blocks in a batch";
+    for (uint64_t e = 0; e < batch.event_count; ++e) {
+      if (batch.events[e].kind != KVC_EVENT_STORED) return "a snapshot does not only store";
+    }
+    std::string wrong = mirror.Apply(batch);
+    if (!wrong.empty()) return "snapshot: " + wrong;
+  }
+}
+
+// Who begins with a snapshot knows what `mirror` knows, which has seen all that
+// has been drained.
+inline std::string SnapshotIs(kvc_stream* stream, const WireMirror& mirror, kvc_hash_form form,
+                              uint32_t block_size) {
+  kvc_snapshot* snapshot = nullptr;
+  kvc_error error{};
+  if (kvc_stream_snapshot_open(stream, &snapshot, &error) != KVC_OK) return error.message;
+  WireMirror other(form, block_size);
+  std::string wrong =
+      ReadSnapshot(snapshot, mirror.blocks().size() % 4, mirror.blocks().size() % 7, other);
+  kvc_stream_snapshot_close(snapshot);
+  if (wrong.empty() && !(other.blocks() == mirror.blocks())) {
+    wrong = "a snapshot is not what has been drained";
+  }
+  return wrong;
+}
+
 // What must hold between the counters at any quiet point.
 inline std::string Balance(const Cache& cache) {
   const kvc_stats m = cache.Stats();
@@ -695,6 +737,9 @@ inline std::string Quiet(Cache& cache, WireMirror& mirror) {
   if (wrong.empty()) wrong = Balance(cache);
   if (wrong.empty()) {
     wrong = mirror.Compare(cache.Resident(), cache.StreamStats().suppressed_blocks == 0);
+  }
+  if (wrong.empty() && cache.options().stream) {
+    wrong = SnapshotIs(cache.stream(), mirror, cache.options().form, cache.options().block);
   }
   return wrong;
 }

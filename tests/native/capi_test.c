@@ -182,6 +182,28 @@ int main(void) {
     CHECK(batch.tokens[0] == 0 && batch.tokens[7] == 7);
 
     {
+      kvc_snapshot* snapshot = NULL;
+      kvc_snapshot* other = NULL;
+      CHECK_OK(kvc_stream_snapshot_open(stream, &snapshot, &err));
+      CHECK(kvc_stream_snapshot_open(stream, &other, &err) == KVC_BUSY && other == NULL);
+      CHECK(kvc_stream_snapshot_open(NULL, &other, &err) == KVC_INVALID_ARGUMENT);
+      CHECK(kvc_stream_snapshot_open(stream, NULL, &err) == KVC_INVALID_ARGUMENT);
+      CHECK(kvc_stream_snapshot_next(NULL, 0, 0, &batch, &err) == KVC_INVALID_ARGUMENT);
+      CHECK(kvc_stream_snapshot_next(snapshot, 0, 0, NULL, &err) == KVC_INVALID_ARGUMENT);
+      CHECK_OK(kvc_stream_snapshot_next(snapshot, 0, 1, &batch, &err));
+      CHECK(batch.event_count == 1 && batch.events[0].flags == 0 && batch.hash_count == 1);
+      CHECK((int64_t)batch.hashes[0] == INT64_C(8901721255985266736));
+      CHECK_OK(kvc_stream_snapshot_next(snapshot, 0, 0, &batch, &err));
+      CHECK(batch.event_count == 1 && batch.events[0].flags == KVC_EVENT_HAS_PARENT);
+      CHECK((int64_t)batch.events[0].parent_hash == INT64_C(8901721255985266736));
+      CHECK((int64_t)batch.hashes[0] == INT64_C(1735720619063549889));
+      CHECK(batch.tokens[0] == 4 && batch.token_count == 4);
+      CHECK(kvc_stream_snapshot_next(snapshot, 0, 0, &batch, &err) == KVC_END);
+      kvc_stream_snapshot_close(snapshot);
+      kvc_stream_snapshot_close(NULL);
+    }
+
+    {
       kvc_prompt prompt;
       kvc_probe_result probed;
       kvc_stream_stats st;
@@ -832,7 +854,7 @@ int main(void) {
 
   PHASE("nothing is left");
   kvc_live_handles_get(&live);
-  CHECK(live.managers == 0 && live.sequences == 0 && live.streams == 0);
+  CHECK(live.managers == 0 && live.sequences == 0 && live.streams == 0 && live.snapshots == 0);
   printf("capi_test: 1 passed, 0 failed\n");
   return 0;
 }

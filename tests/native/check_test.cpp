@@ -30,6 +30,7 @@ struct ManagerPeer {
   PrefixTree& tree() { return m.tree_; }
   uint32_t& open_sequences() { return m.open_sequences_; }
   uint64_t& deferred_count() { return m.deferred_count_; }
+  uint64_t& deferred_at(NodeId id) { return m.deferred_at_[id]; }
   NodeId& deferred_head() { return m.deferred_head_; }
   DeferralCounters& deferral() { return *m.deferral_; }
   PageId first_evictable() { return m.pages_.order().First(); }
@@ -199,6 +200,11 @@ TEST_F(CheckTest, Announcements) {
   Bump(peer_->deferral().healed_blocks);
   Expect("deferred differs from healed + deferred evicted + pending");
   Drop(peer_->deferral().healed_blocks);
+  Expect(nullptr);
+  Break(peer_->deferred_at(five), 1, "the deferred list is not in the order of time");
+  Bump(peer_->deferral().oldest_deferred_ns);
+  Expect("the oldest deferred block is another one");
+  Drop(peer_->deferral().oldest_deferred_ns);
   Expect(nullptr);
   // Parents come before their children, also when the list itself is whole.
   Node& parent = peer_->node(four);

@@ -114,9 +114,11 @@ class Session {
       Require(kvc_manager_destroy(manager_, nullptr) == KVC_OK, "the manager cannot be destroyed");
     }
     kvc_stream_destroy(stream_);
+    kvc_stream_snapshot_close(snapshot_);
     kvc_live_handles live;
     kvc_live_handles_get(&live);
-    Require(live.managers == 0 && live.sequences == 0 && live.streams == 0, "a handle is left");
+    Require(live.managers == 0 && live.sequences == 0 && live.streams == 0 && live.snapshots == 0,
+            "a handle is left");
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -193,7 +195,10 @@ class Session {
   }
 
   void Step() {
-    switch (in_.Below(26)) {
+    switch (in_.Below(28)) {
+      case 26:
+      case 27:
+        return Snapshots();
       case 24:
       case 25:
         return Together();
@@ -958,6 +963,34 @@ class Session {
     Good(mirror_->Apply(batch));
     Require(max_events == 0 || batch.event_count <= max_events, "too many events in a batch");
   }
+  // One snapshot at a time, kept open over other calls, which change what it was
+  // made of.
+  void Snapshots() {
+    if (stream_ == nullptr || drained_wrong_) return;
+    if (snapshot_ == nullptr) {
+      if (Sane(kvc_stream_snapshot_open(stream_, &snapshot_, nullptr)) != KVC_OK) {
+        Broken("a snapshot cannot be opened");
+      }
+      pinned_ = std::make_unique<WireMirror>(*mirror_);
+      read_ = std::make_unique<WireMirror>(form_, block_);
+      return;
+    }
+    kvc_snapshot* other = nullptr;
+    Require(kvc_stream_snapshot_open(stream_, &other, nullptr) == KVC_BUSY, "two snapshots");
+    kvc_borrowed_batch batch;
+    const uint64_t max_blocks = in_.OneIn(8) ? in_.Nasty() : in_.Below(6);
+    const kvc_status status =
+        kvc_stream_snapshot_next(snapshot_, in_.Below(4), max_blocks, &batch, nullptr);
+    if (status == KVC_OK) {
+      Good(read_->Apply(batch));
+      if (!in_.OneIn(16)) return;
+    } else {
+      Require(status == KVC_END, "a snapshot cannot be read");
+      Require(read_->blocks() == pinned_->blocks(), "a snapshot has changed");
+    }
+    kvc_stream_snapshot_close(snapshot_);
+    snapshot_ = nullptr;
+  }
   void DeviceStreams() {
     if (in_.OneIn(3)) {
       Sane(kvc_device_stream_destroy(manager_, DeviceStream(), nullptr));
@@ -1103,6 +1136,9 @@ class Session {
   kvc_table_cookie cookies_[4] = {};
   uint64_t table_ = 0;
   kvc_stream* stream_ = nullptr;
+  kvc_snapshot* snapshot_ = nullptr;
+  std::unique_ptr<WireMirror> pinned_;  // what it must tell
+  std::unique_ptr<WireMirror> read_;    // and has told
   kvc_manager* manager_ = nullptr;
   kvc_hash_form form_ = 0;
   uint32_t block_ = 1;

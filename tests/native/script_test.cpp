@@ -245,6 +245,7 @@ class Script {
     if (op.name == "upload") return Line(tables_.Upload(cache_->manager(), StreamId(op.Next())));
     if (op.name == "device-rows") return Line(tables_.DeviceRows(cache_->manager()));
     if (op.name == "mirror") return Mirror();
+    if (op.name == "snapshot") return Snapshot(op);
     if (op.name == "stats") return Stats();
     if (op.name == "counters") return Counters();
     if (op.name == "stream-stats") return StreamStats();
@@ -740,6 +741,24 @@ class Script {
     if (text.empty()) text = Line("nothing");
     if (pending != 0) text += Line("pending " + std::to_string(pending));
     return text;
+  }
+  std::string Snapshot(Operation& op) {
+    kvc_snapshot* snapshot = nullptr;
+    if (kvc_stream_snapshot_open(cache_->stream(), &snapshot, nullptr) != KVC_OK) Bad("open");
+    const std::unique_ptr<kvc_snapshot, void (*)(kvc_snapshot*)> closes(
+        snapshot, [](kvc_snapshot* s) { kvc_stream_snapshot_close(s); });
+    const uint64_t events = op.Count("events", 0);
+    const uint64_t blocks = op.Count("blocks", 0);
+    std::string text;
+    // Who hears the snapshot instead of what has been drained.
+    auto drained = std::make_unique<WireMirror>(cache_->options().form, cache_->options().block);
+    std::swap(drained, mirror_);
+    kvc_borrowed_batch batch;
+    while (kvc_stream_snapshot_next(snapshot, events, blocks, &batch, nullptr) == KVC_OK) {
+      text += Events(batch, false);
+    }
+    std::swap(drained, mirror_);
+    return text + Line(drained->blocks() == mirror_->blocks() ? "the same" : "different");
   }
   std::string Mirror() {
     const auto resident = cache_->Resident();

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <string>
 #include <vector>
@@ -109,6 +110,77 @@ TEST(SinkFaults, ADrainThatFailsLosesNothing) {
       ++failures;
     }
     EXPECT_GE(failures, 8u);
+  }
+}
+
+TEST(SinkFaults, ASnapshotIsAllOrNothing) {
+  for (const kvc_hash_form form : {KVC_HASH_SIGNED64, KVC_HASH_BYTES}) {
+    uint64_t open_failures = 0;
+    uint64_t read_failures = 0;
+    for (uint64_t n = 0;; ++n) {
+      SCOPED_TRACE("allocation " + std::to_string(n));
+      SinkOptions options = Options(form);
+      // Some hashes are shared, so that a list of those told of is kept.
+      if (form != KVC_HASH_BYTES) options.projector.hash_mask = 0x7f;
+      Harness harness(4, 300, options);
+      const auto a = harness.Store(StoreRun::kRoot, 70, Lora(1));
+      harness.Store(a[20], 30);
+      harness.Store(StoreRun::kRoot, 30, Lora(2));
+      harness.DrainAll();
+      bool failed = false;
+      std::unique_ptr<kvcast::Snapshot> snapshot;
+      {
+        const Counting count(n);
+        try {
+          EXPECT_EQ(harness.sink().Pin(&snapshot), kvcast::PinResult::kDone);
+        } catch (const std::bad_alloc&) {
+          failed = true;
+        }
+      }
+      if (failed) {
+        ++open_failures;
+        // It is as if it had not been tried.
+        EXPECT_EQ(snapshot, nullptr);
+        ASSERT_EQ(harness.sink().Pin(&snapshot), kvcast::PinResult::kDone);
+      }
+      // The drain goes on whatever becomes of the snapshot.
+      harness.Remove({a[69], a[68]});
+      {
+        // The arrays have been filled before, so this one needs no memory.
+        const Counting count(0);
+        kvc_borrowed_batch batch{};
+        EXPECT_EQ(harness.sink().Drain(0, 0, &batch), KVC_OK);
+        if (form == KVC_HASH_BYTES) EXPECT_EQ(batch.hash_count, 2u);
+        counting = false;
+        harness.Check(batch);
+      }
+      // Reading: what a failed call did not tell, the next one does.
+      uint64_t blocks = 0;
+      bool reached = false;
+      for (uint64_t at = failed ? UINT64_MAX : n;;) {
+        kvc_borrowed_batch batch{};
+        bool more = false;
+        try {
+          const Counting count(at);
+          more = snapshot->Next(0, 0, &batch);
+        } catch (const std::bad_alloc&) {
+          ++read_failures;
+          reached = true;
+          at = UINT64_MAX;
+          continue;
+        }
+        if (allocations > at) reached = true;
+        at = UINT64_MAX;
+        if (!more) break;
+        blocks += Facts(batch).size();
+      }
+      EXPECT_GT(blocks, 60u);
+      EXPECT_EQ(blocks, form == KVC_HASH_BYTES ? 130 : 130 - harness.stats().hash_collisions);
+      if (::testing::Test::HasFailure()) return;
+      if (!failed && !reached) break;
+    }
+    EXPECT_GE(open_failures, 5u);
+    EXPECT_GE(read_failures, 3u);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -204,6 +205,69 @@ TEST(SinkThreads, WriterDrainerAndStatistics) {
     EXPECT_GT(stats.clears, 0u);
     sink->Detach();
   }
+}
+
+// Walkers read snapshots while the mirror goes on: each tells what the drained
+// events made up when it was opened, and nothing is waited for.
+TEST(SinkThreads, SnapshotsBesideDrainerAndWriter) {
+  constexpr uint64_t kSeed = 21;
+  SinkOptions options;
+  options.max_entries = 40;
+  auto sink = std::make_shared<kvcast::StreamingEventSink>(options);
+  std::atomic<bool> written{false};
+  MiniManager manager(sink);
+  std::thread writer([&] {
+    std::mt19937_64 random(kSeed);
+    while (manager.stored < 2000) manager.Step(random);
+    written = true;
+  });
+  // Handed over one at a time.
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::unique_ptr<kvcast::Snapshot> snapshot;
+  std::set<uint64_t> pinned;
+  bool done = false;
+  std::atomic<int> read{0};
+  std::thread walker([&] {
+    std::mt19937_64 random(kSeed + 1);
+    for (;;) {
+      std::unique_lock<std::mutex> lock(mutex);
+      changed.wait(lock, [&] { return snapshot != nullptr || done; });
+      if (snapshot == nullptr) return;
+      const auto mine = std::move(snapshot);
+      const auto want = pinned;
+      lock.unlock();
+      Subscriber told;
+      kvc_borrowed_batch batch;
+      while (mine->Next(0, 1 + random() % 20, &batch)) told.Apply(batch);
+      EXPECT_EQ(told.mirror, want);
+      ++read;
+    }
+  });
+  Subscriber subscriber;
+  std::mt19937_64 random(kSeed + 2);
+  for (bool last = false; !last;) {
+    last = written && read >= 20;
+    kvc_borrowed_batch batch;
+    ASSERT_EQ(sink->Drain(random() % 3, random() % 9, &batch), KVC_OK);
+    subscriber.Apply(batch);
+    const std::unique_lock<std::mutex> lock(mutex, std::try_to_lock);
+    if (!lock.owns_lock() || snapshot != nullptr) continue;
+    std::unique_ptr<kvcast::Snapshot> next;
+    // The walker may still have the one before.
+    if (sink->Pin(&next) != kvcast::PinResult::kDone) continue;
+    snapshot = std::move(next);
+    pinned = subscriber.mirror;
+    changed.notify_one();
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    done = true;
+  }
+  changed.notify_one();
+  writer.join();
+  walker.join();
+  sink->Detach();
 }
 
 // A drainer must find the end of the stream even if the seal comes while it

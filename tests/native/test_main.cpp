@@ -15,10 +15,14 @@ int main(int argc, char** argv) {
   const int failed = RUN_ALL_TESTS();
   kvc_live_handles live{};
   kvc_live_handles_get(&live);
-  if (live.managers == 0 && live.sequences == 0 && live.streams == 0) return failed;
-  std::fprintf(stderr, "still alive at the end: %llu managers, %llu sequences, %llu streams\n",
+  if (live.managers == 0 && live.sequences == 0 && live.streams == 0 && live.snapshots == 0) {
+    return failed;
+  }
+  std::fprintf(stderr, "still alive at the end: %llu managers, %llu sequences, %llu streams, "
+               "%llu snapshots\n",
                static_cast<unsigned long long>(live.managers),
                static_cast<unsigned long long>(live.sequences),
-               static_cast<unsigned long long>(live.streams));
+               static_cast<unsigned long long>(live.streams),
+               static_cast<unsigned long long>(live.snapshots));
   return 1;
 }

@@ -15,8 +15,8 @@
  *     pages, tree and records as they were and does not stop the others.
  *  4. Out-parameters come last and are written only on KVC_OK, results[] as
  *     soon as the arrays themselves are well formed.
- *  5. Handles (kvc_manager*, kvc_stream*) are owned by the caller until the
- *     matching _destroy, which accepts NULL. Sequences are 64-bit ids with a
+ *  5. Handles (kvc_manager*, kvc_stream*, kvc_snapshot*) are owned by the caller
+ *     until the matching _destroy or _close, which accepts NULL. Sequences are 64-bit ids with a
  *     generation: a stale one is KVC_STALE_HANDLE, never a crash.
  *  6. Functions that take a kvc_manager* may be called from any thread at any
  *     time between its create and its destroy. Nothing waits inside the
@@ -116,6 +116,7 @@ typedef struct kvc_live_handles {
   uint64_t managers;
   uint64_t sequences;
   uint64_t streams;
+  uint64_t snapshots;
 } kvc_live_handles;
 KVC_API void kvc_live_handles_get(kvc_live_handles* out) KVC_NOEXCEPT;
 
@@ -247,6 +248,45 @@ typedef struct kvc_borrowed_batch {
 KVC_API kvc_status kvc_stream_drain(kvc_stream* stream, uint64_t max_events, uint64_t max_blocks,
                                     kvc_borrowed_batch* out, kvc_error* error) KVC_NOEXCEPT;
 
+/* What a stream had announced at one moment. */
+typedef struct kvc_snapshot kvc_snapshot;
+
+/*
+ * Opens a snapshot: all blocks that are announced as of the last drain of the
+ * stream, neither more nor less, whatever is recorded and drained afterwards. It
+ * is made at once (some lists are copied, the blocks are not), by the drainer or
+ * by whoever knows that no drain is running.
+ *
+ * As long as it is open, drains copy what they change of it, at most once: never
+ * more than the size of the mirror in all, taken here the first time (untouched)
+ * and used again. KVC_BUSY: a drain is running, or another snapshot of the stream
+ * is open; KVC_OUT_OF_MEMORY: nothing has changed. The snapshot outlives its stream
+ * and manager. To be closed.
+ */
+KVC_API kvc_status kvc_stream_snapshot_open(kvc_stream* stream, kvc_snapshot** out,
+                                            kvc_error* error) KVC_NOEXCEPT;
+
+/*
+ * Lends the next batch of it, of at most max_events events and max_blocks block
+ * hashes (0 = no limit). There are only stored events, in the stream's form: each
+ * announced wire hash once, a parent before its children. A subscriber that begins
+ * with a cleared event and hears all of it knows what the stream's subscribers knew
+ * at that moment.
+ *
+ * The batch is borrowed until the next call or kvc_stream_snapshot_close on the
+ * same snapshot, not by what happens to the stream; remaining_bytes and
+ * pending_blocks are 0. KVC_END: all has been told; KVC_OUT_OF_MEMORY: nothing is
+ * lost, a later call goes on. One thread at a time; beside drains, and without
+ * holding them up.
+ */
+KVC_API kvc_status kvc_stream_snapshot_next(kvc_snapshot* snapshot, uint64_t max_events,
+                                            uint64_t max_blocks, kvc_borrowed_batch* out,
+                                            kvc_error* error) KVC_NOEXCEPT;
+
+/* From any thread, but not beside kvc_stream_snapshot_next; never waits. NULL is
+ * allowed. */
+KVC_API void kvc_stream_snapshot_close(kvc_snapshot* snapshot) KVC_NOEXCEPT;
+
 /* Counters of a stream. Names that TensorRT-LLM's streaming sink has too mean
  * the same. At each instant
  *   deferred_blocks == healed_blocks + deferred_evicted_blocks + pending_blocks,
@@ -277,6 +317,7 @@ typedef struct kvc_stream_stats {
   uint64_t buffer_used_bytes;            /* of that, waiting for the drainer */
   uint64_t multimodal_blocks_suppressed; /* stored, but not told of: KVC_MULTIMODAL_SUPPRESS */
   uint64_t suppressed_blocks;            /* such blocks in the tree at this instant */
+  uint64_t oldest_deferred_ns; /* how long the oldest of pending_blocks has waited; 0: none has */
 } kvc_stream_stats;
 
 KVC_API void kvc_stream_stats_init(kvc_stream_stats* stats) KVC_NOEXCEPT;
