@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "sink/src/event_record.h"
-#include "sink/src/mirror.h"
+#include "sink/src/hash_index.h"
 #include "sink/src/record_ring.h"
 #include "sink/src/scope_table.h"
 
