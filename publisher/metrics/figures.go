@@ -106,6 +106,8 @@ var gauges = []reading{
 		func(s *publisher.Stats) float64 { return float64(s.Sink.AnnouncedBlocks) }},
 	{"pending_blocks", "Blocks that are still to be announced.",
 		func(s *publisher.Stats) float64 { return float64(s.Sink.PendingBlocks) }},
+	{"oldest_deferred_seconds", "How long the oldest of them has waited.",
+		func(s *publisher.Stats) float64 { return s.Sink.OldestDeferred.Seconds() }},
 	{"suppressed_blocks", "Blocks that are not told of because of multimodal items.",
 		func(s *publisher.Stats) float64 { return float64(s.Sink.SuppressedBlocks) }},
 	{"record_buffer_bytes", "Size of the record buffer.",

@@ -106,6 +106,9 @@ func TestEveryFigureIsShown(t *testing.T) {
 		"DrainedBatches": "", "DrainedEvents": "", "DrainedStoredBlocks": "", "DrainedRemovedBlocks": "", "MirrorBlocks": "",
 	})
 	want["resident_blocks"] = float64(s.ResidentBlocks())
+	delete(want, "oldest_deferred")
+	s.Sink.OldestDeferred = 1500 * time.Millisecond
+	want["oldest_deferred_seconds"] = 1.5
 	s.Epoch, s.State = 0xabc, publisher.StateRunning
 	s.LastSendTime = time.Unix(1700000000, 500000000)
 	want["last_send_time_seconds"] = 1700000000.5
@@ -381,6 +384,9 @@ func TestFiguresOfAStream(t *testing.T) {
 		"pending_blocks": float64(before.PendingBlocks), "healed_blocks_total": 0, "partial_blocks_suppressed_total": 1,
 		"record_buffer_bytes": float64(before.BufferBytes), "record_buffer_used_bytes": float64(before.BufferUsedBytes), "clears_total": 1,
 		"resident_blocks": 4, `publisher_info{epoch="` + fmt.Sprintf("%016x", p.Epoch()) + `",state="new"}`: 1})
+	if got := scrape(t, metrics.New(p, nil))["oldest_deferred_seconds"]; got <= 0 || got > patience.Seconds() {
+		t.Errorf("the oldest has waited %v s", got)
+	}
 	if before.BufferUsedBytes == 0 || before.DeferredBlocks == 0 {
 		t.Errorf("%+v", before)
 	}
@@ -407,7 +413,7 @@ func TestFiguresOfAStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	expect(t, p, map[string]float64{"healed_blocks_total": float64(healed.HealedBlocks), "pending_blocks": 0,
+	expect(t, p, map[string]float64{"healed_blocks_total": float64(healed.HealedBlocks), "pending_blocks": 0, "oldest_deferred_seconds": 0,
 		"deferred_evicted_blocks_total": float64(mid.DeferredEvictedBlocks), "unannounced_removals_total": float64(mid.UnannouncedRemovals),
 		"superseded_records_total": float64(healed.SupersededRecords), "announced_blocks": float64(resident.Blocks),
 		"resident_blocks": float64(resident.Blocks), "stored_blocks_total": float64(healed.StoredBlocks),
