@@ -163,6 +163,7 @@ var (
 	opSuspend   = newOp("suspend")
 	opResume    = newOp("resume")
 	opTruncate  = newOp("truncate")
+	opFork      = newOp("fork")
 	opStop      = newOp("stop")
 	opRetain    = newOp("retain")
 	opEnd       = newOp("end")

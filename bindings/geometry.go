@@ -210,15 +210,9 @@ func NewGeometry(config GeometryConfig) (*Geometry, error) {
 	if err := checkABI(op); err != nil {
 		return nil, err
 	}
-	raw, err := config.raw(op)
+	raw, specs, err := config.rawAll(op)
 	if err != nil {
 		return nil, err
-	}
-	specs := make([]cgo.BufferSpec, len(config.Buffers))
-	for i := range config.Buffers {
-		if specs[i], err = config.Buffers[i].raw(op, i); err != nil {
-			return nil, err
-		}
 	}
 	g := &Geometry{buffers: make([]cgo.Buffer, len(specs))}
 	var e cgo.Error
@@ -338,4 +332,39 @@ func (b *BufferSpec) raw(op string, i int) (cgo.BufferSpec, error) {
 		*f.to = uint32(f.value)
 	}
 	return raw, nil
+}
+
+func (c *GeometryConfig) rawAll(op string) (cgo.GeometryConfig, []cgo.BufferSpec, error) {
+	raw, err := c.raw(op)
+	if err != nil {
+		return raw, nil, err
+	}
+	specs := make([]cgo.BufferSpec, len(c.Buffers))
+	for i := range c.Buffers {
+		if specs[i], err = c.Buffers[i].raw(op, i); err != nil {
+			return raw, nil, err
+		}
+	}
+	return raw, specs, nil
+}
+
+// SetPageLayout tells the manager where the tokens of its pages lie, as NewGeometry
+// would place them, so that a copy of a partly filled page moves what its tokens take
+// and not all of it. Once, before the first copy, or ErrBadState. ErrInvalidArgument for
+// what is no geometry of the manager's pages.
+func (m *Manager) SetPageLayout(config GeometryConfig) error {
+	const op = "set page layout"
+	raw, specs, err := config.rawAll(op)
+	if err != nil {
+		return err
+	}
+	if err := m.enter(op); err != nil {
+		return err
+	}
+	defer m.leave()
+	var e cgo.Error
+	if s := m.raw.PageLayoutSet(&raw, specs, &e); s != cgo.OK {
+		return callError(op, s, &e)
+	}
+	return nil
 }

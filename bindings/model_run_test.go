@@ -554,8 +554,9 @@ func (l *lockstep) growTo(s *mSequence, capacity int) bool {
 		[]bindings.GrowItem{{Sequence: s.id, CapacityTokens: capacity}}, out,
 		make([]bindings.EvictedBlock, l.m.total))
 	l.same("grow", err, nil)
-	want := l.m.grow(s, capacity)
 	r := out[0]
+	want := l.m.grow(s, capacity, r.Wait.Stream)
+	l.copied(s, &r, &want)
 	if len(want.victims) > 0 {
 		l.equal("first evicted", r.FirstEvicted, 0)
 	} else {
@@ -566,6 +567,7 @@ func (l *lockstep) growTo(s *mSequence, capacity int) bool {
 	l.equal("added pages", r.AddedPages, want.added)
 	l.equal("evicted blocks", r.EvictedBlocks, want.evicted)
 	l.equal("leaving pages", r.LeavingPages, want.leaving)
+	l.waitItself(s.stream, r.Wait.Stream != 0)
 	l.sequence(s)
 	return r.Err == nil
 }
@@ -596,7 +598,7 @@ func (l *lockstep) commitTokens(s *mSequence, tokens []uint32, filled *mFence) {
 	l.worked()
 	// The fake engine computes the blocks that become full: their pages get a
 	// mark that follows from the key.
-	if !s.suspended && s.committed+len(tokens) <= len(s.pages)*l.m.blockSize {
+	if !s.suspended && !l.m.sharesTail(s) && s.committed+len(tokens) <= len(s.pages)*l.m.blockSize {
 		all := append(slices.Clone(s.tokens), tokens...)
 		key := s.scope.root
 		for i := 0; (i+1)*l.m.blockSize <= len(all); i++ {
@@ -671,7 +673,7 @@ func (l *lockstep) open(scope *mScope, p bindings.Prompt) *mSequence {
 // scribble leaves late writes behind on pages that are not committed.
 func (l *lockstep) scribble(t *rapid.T) {
 	s := l.pick(t)
-	if s == nil || s.suspended {
+	if s == nil || s.suspended || l.m.sharesTail(s) {
 		return
 	}
 	for i := s.committed / l.m.blockSize; i < len(s.pages); i++ {
@@ -1157,13 +1159,7 @@ func (l *lockstep) snapshot() {
 // settle lets the device finish: then each page holds what belongs there.
 func (l *lockstep) settle() {
 	l.worked()
-	l.same("all steps done", l.manager.StepDone(0, 1<<62), nil)
-	for _, id := range l.m.order {
-		if l.m.streams[id].steps {
-			l.m.endStep(id, 1<<62)
-		}
-	}
-	l.advanceAll()
+	l.everything()
 	word := make([]byte, 8)
 	for _, b := range l.m.resident {
 		l.same("host read", l.manager.HostRead(b.page.id, 8, word), nil)
@@ -1190,6 +1186,9 @@ func (l *lockstep) check(*rapid.T) {
 		Roots:              uint64(l.m.roots()),
 		Sequences:          uint64(len(l.m.sequences)),
 		CreatedSequences:   l.m.created,
+		ForkedSequences:    l.m.forked,
+		CopiedPages:        l.m.copied,
+		CopiedBytes:        16 * l.m.copied,
 		AskedBlocks:        l.m.asked,
 		MatchedBlocks:      l.m.matched,
 		StoredBlocks:       l.m.stored,
@@ -1363,6 +1362,8 @@ func runModel(steps *int) func(*rapid.T) {
 			"where":        with(l.where),
 			"grow":         with(l.grow),
 			"grow again":   with(l.grow),
+			"fork":         with(l.fork),
+			"fork more":    with(l.fork),
 			"commit":       with(l.commit),
 			"commit more":  with(l.commit),
 			"request":      with(l.request),

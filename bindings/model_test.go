@@ -150,7 +150,7 @@ type model struct {
 	created, asked, matched, stored, deduplicated, evicted, resetBlocks, resets uint64
 	refusedNotNow, refusedNeverFits, peakLive, partial                          uint64
 	expired, evictedTTL, evictedEnded, dropped, peakPinned                      uint64
-	refusedGate, reclaimed, cancelled                                           uint64
+	refusedGate, reclaimed, cancelled, forked, copied                           uint64
 }
 
 func newModel(blockSize, total, maxSequences, gate, pending int) *model {
@@ -694,20 +694,31 @@ type mGrow struct {
 	leaving int
 	// Blocks that went, children before parents.
 	victims []*mBlock
+	// The block whose page is a copy now, -1: none; of which page, and when it is done
+	// if that is not on the sequence's stream.
+	copied int
+	from   uint32
+	wait   mFence
 }
 
-func (m *model) grow(s *mSequence, capacityTokens int) mGrow {
+// grow: a copy that is not made on the sequence's stream is made on the device's own,
+// copies.
+func (m *model) grow(s *mSequence, capacityTokens int, copies bindings.DeviceStream) mGrow {
 	if s.suspended {
-		return mGrow{err: bindings.ErrBadState}
+		return mGrow{err: bindings.ErrBadState, copied: -1}
 	}
 	target := (capacityTokens + m.blockSize - 1) / m.blockSize
-	need := target - len(s.pages)
-	if need <= 0 {
-		return mGrow{}
+	need := max(0, target-len(s.pages))
+	shares := capacityTokens > s.committed && m.sharesTail(s)
+	if shares {
+		need++ // the first of them takes the place of the page that is shared
+	}
+	if need == 0 {
+		return mGrow{copied: -1}
 	}
 	if target > m.total {
 		m.refusedNeverFits++
-		return mGrow{err: bindings.ErrNeverFits}
+		return mGrow{err: bindings.ErrNeverFits, copied: -1}
 	}
 	m.poll()
 	own := 0
@@ -716,34 +727,24 @@ func (m *model) grow(s *mSequence, capacityTokens int) mGrow {
 			own++
 		}
 	}
-	demand := max(0, need-own-m.free)
-	victims := m.victims(demand, s.stream)
-	// The last resort: what suspended sequences keep, the latest first.
-	var stripped []*mSequence
-	if len(victims) < demand {
-		gain := 0
-		for _, keeper := range m.keepers() {
-			if len(victims)+gain >= demand {
-				break
-			}
-			for _, p := range keeper.pages {
-				if p.holders == 1 && m.usableBy(p.ready, s.stream) && m.usableBy(p.used, s.stream) {
-					gain++
-				}
-			}
-			stripped = append(stripped, keeper)
-		}
-		if len(victims)+gain >= demand {
-			demand = max(0, demand-gain)
-			victims = victims[:demand]
+	demand, victims, stripped, enough := m.plan(s.stream, need-own-m.free, nil)
+	if !enough && shares && m.onlyKept(s) {
+		if demand, victims, stripped, enough = m.plan(s.stream, need-1-own-m.free, m.tail(s)); enough {
+			need, shares = need-1, false
 		}
 	}
-	if len(victims) < demand {
+	if !enough {
 		m.refusedNotNow++
+		victims = m.victims(max(0, need-own-m.free), s.stream)
 		// All that nobody holds and that cannot be had is kept by fences.
 		leaving := m.cached() - len(victims) + len(m.quarantine) - own
-		return mGrow{err: bindings.ErrNotNow, leaving: leaving}
+		return mGrow{err: bindings.ErrNotNow, leaving: leaving, copied: -1}
 	}
+	after, possible := m.copyAfter(s, copies, shares)
+	if !possible {
+		return mGrow{err: bindings.ErrNotNow, copied: -1}
+	}
+	var made []*mPage
 	for _, keeper := range stripped {
 		m.reclaimed += uint64(len(keeper.pages))
 		m.strip(keeper)
@@ -771,7 +772,7 @@ func (m *model) grow(s *mSequence, capacityTokens int) mGrow {
 		} else {
 			m.free--
 		}
-		s.pages = append(s.pages, &mPage{holders: 1})
+		made = append(made, &mPage{holders: 1})
 	}
 	for _, b := range victims {
 		if b.own < 0 {
@@ -781,11 +782,17 @@ func (m *model) grow(s *mSequence, capacityTokens int) mGrow {
 			m.evictedTTL++
 		}
 		m.evict(b)
-		s.pages = append(s.pages, &mPage{holders: 1})
+		made = append(made, &mPage{holders: 1})
 	}
+	r := mGrow{added: need, evicted: demand, victims: victims, copied: -1}
+	if shares {
+		m.makeCopy(s, made[0], copies, after, &r)
+		made = made[1:]
+	}
+	s.pages = append(s.pages, made...)
 	m.evicted += uint64(demand)
 	m.notePeak()
-	return mGrow{added: need, evicted: demand, victims: victims}
+	return r
 }
 
 // evict takes a childless cached block out of the tree.
@@ -859,7 +866,7 @@ type mCommit struct {
 // commit appends tokens; with a fence the pages were filled from outside.
 func (m *model) commit(s *mSequence, tokens []uint32, filled *mFence) mCommit {
 	r := mCommit{firstChanged: -1}
-	if s.suspended || s.committed+len(tokens) > len(s.pages)*m.blockSize {
+	if s.suspended || s.committed+len(tokens) > len(s.pages)*m.blockSize || len(tokens) > 0 && m.sharesTail(s) {
 		r.err = bindings.ErrBadState
 		return r
 	}

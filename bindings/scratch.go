@@ -45,6 +45,8 @@ type scratch struct {
 	held      []cgo.HoldResult
 	suspend   []cgo.SuspendItem
 	resumed   []cgo.ResumeResult
+	fork      []cgo.ForkItem
+	forked    []cgo.ForkResult
 	truncate  []cgo.TruncateItem
 	truncated []cgo.TruncateResult
 	stop      []cgo.StopItem

@@ -285,6 +285,8 @@ func (s *script) dispatch(o *operation) string {
 		return s.where(o) + "\n"
 	case "grow":
 		return s.grow(o) + "\n"
+	case "fork":
+		return s.fork(o) + "\n"
 	case "commit":
 		return s.commit(o) + "\n"
 	case "release":
@@ -630,7 +632,7 @@ func (s *script) create(o *operation) string {
 	if r.Err != nil {
 		return outcome(r.Err)
 	}
-	id := opened(s.calls(), r)
+	id := opened(s.calls(), r.Sequence)
 	s.open = append(s.open, id)
 	s.sequences[name] = &scriptSequence{id, prompt.DeviceStream, slices.Clone(r.Waits)}
 	return fmt.Sprintf("matched %d%s%s", r.MatchedTokens, s.pending(r.PendingTokens, r.PendingSequence),
@@ -682,10 +684,47 @@ func (s *script) probe(o *operation) string {
 	return fmt.Sprintf("matched %d", out[0].MatchedTokens)
 }
 
+func (s *script) fork(o *operation) string {
+	name := o.next()
+	item := bindings.ForkItem{Sequence: s.sequence(o.next()).id}
+	if on := o.take("on", ""); on != "" {
+		item.DeviceStream = s.deviceStream(on)
+	}
+	var out [1]bindings.ForkResult
+	if err := s.calls().Fork([]bindings.ForkItem{item}, out[:]); err != nil {
+		return outcome(err)
+	}
+	r := &out[0]
+	if r.Err != nil {
+		return outcome(r.Err)
+	}
+	id := opened(s.calls(), r.Sequence)
+	s.open = append(s.open, id)
+	s.sequences[name] = &scriptSequence{id, item.DeviceStream, slices.Clone(r.Waits)}
+	return fmt.Sprintf("committed %d%s", r.CommittedTokens, s.waits(r.Waits))
+}
+
+// copied tells of the copy that a grow has made.
+func (s *script) copied(q *scriptSequence, r *bindings.GrowResult) string {
+	if r.CopiedBlock < 0 {
+		return ""
+	}
+	var waits []bindings.Fence
+	if r.Wait.Stream != 0 {
+		// The device's own stream has no name until it is met.
+		if !slices.ContainsFunc(s.streams, func(k scriptStream) bool { return k.id == r.Wait.Stream }) {
+			s.streams = append(s.streams, scriptStream{"copies", r.Wait.Stream})
+		}
+		waits = []bindings.Fence{r.Wait}
+		q.waits = waits
+	}
+	return fmt.Sprintf(", copied block %d with %d%s", r.CopiedBlock, r.CopiedTokens, s.waits(waits))
+}
+
 func (s *script) grow(o *operation) string {
-	id := s.sequence(o.next()).id
+	q := s.sequence(o.next())
 	var out [1]bindings.GrowResult
-	items := []bindings.GrowItem{{Sequence: id, CapacityTokens: number(o.next())}}
+	items := []bindings.GrowItem{{Sequence: q.id, CapacityTokens: number(o.next())}}
 	evicted, err := s.calls().GrowTold(items, out[:], make([]bindings.EvictedBlock, o.count("room", 0)))
 	switch r := &out[0]; {
 	case err != nil:
@@ -698,7 +737,7 @@ func (s *script) grow(o *operation) string {
 	case r.Err != nil:
 		return outcome(r.Err)
 	default:
-		return fmt.Sprintf("added %d, evicted %d%s", r.AddedPages, r.EvictedBlocks, s.told(evicted))
+		return fmt.Sprintf("added %d, evicted %d%s%s", r.AddedPages, r.EvictedBlocks, s.copied(q, r), s.told(evicted))
 	}
 }
 
@@ -1126,6 +1165,9 @@ func (s *script) counters() string {
 	}
 	return nonzero([]scriptCount{
 		{"created", n.CreatedSequences},
+		{"forked", n.ForkedSequences},
+		{"copied", n.CopiedPages},
+		{"copied bytes", n.CopiedBytes},
 		{"asked", n.AskedBlocks},
 		{"matched", n.MatchedBlocks},
 		{"stored", n.StoredBlocks},

@@ -108,8 +108,8 @@ type GrowItem struct {
 // GrowResult is what became of one GrowItem.
 type GrowResult struct {
 	// Err is nil, ErrNeverFits, ErrNotNow, ErrStaleHandle, ErrDevice (Poison: a
-	// page was written after it had been given up) or ErrOutOfMemory; with any of
-	// them nothing was evicted for the item.
+	// page was written after it had been given up; or a copy could not be queued) or
+	// ErrOutOfMemory; with any of them nothing was evicted for the item.
 	Err           error
 	AddedPages    int
 	EvictedBlocks int
@@ -119,6 +119,17 @@ type GrowResult struct {
 	// FirstEvicted is where the item's evicted blocks begin in what GrowTold
 	// returns; -1 if nothing was evicted or there was no room to tell it.
 	FirstEvicted int
+	// CopiedBlock is the block whose page was shared with a fork and is a copy now;
+	// -1 if there is none, and then what follows is zero. The page that was shared is
+	// CopiedFrom, the sequence's own now CopiedTo; they have the first CopiedTokens
+	// tokens in common. Pages without memory (Config.PageBytes 0) are copied by the
+	// engine, before anything else that it does with pages of later calls.
+	CopiedBlock          int
+	CopiedFrom, CopiedTo uint32
+	CopiedTokens         int
+	// Wait, if its Stream is not 0, is to be waited for before the copy is
+	// used: it was not made on the sequence's own device stream.
+	Wait Fence
 }
 
 // CommitItem appends tokens to a sequence.
@@ -273,9 +284,17 @@ func (m *Manager) GrowTold(items []GrowItem, out []GrowResult,
 			EvictedBlocks: int(r.EvictedBlocks),
 			LeavingPages:  int(r.LeavingPages),
 			FirstEvicted:  -1,
+			CopiedBlock:   -1,
 		}
 		if r.FirstEvicted != cgo.NotTold {
 			out[i].FirstEvicted = int(r.FirstEvicted)
+		}
+		if r.CopiedBlock != cgo.NoCopy {
+			out[i].CopiedBlock, out[i].CopiedTokens = int(r.CopiedBlock), int(r.CopiedTokens)
+			out[i].CopiedFrom, out[i].CopiedTo = r.CopiedFrom, r.CopiedTo
+		}
+		if r.WaitCount != 0 {
+			out[i].Wait = Fence{Stream: DeviceStream(r.Wait.DeviceStream), Position: r.Wait.Position}
 		}
 	}
 	return evictedBlocks(evicted, sc.evicted[:told]), nil

@@ -58,6 +58,8 @@ type Stats struct {
 	ReclaimedPages     uint64 // kept pages that others needed
 	CancelledSequences uint64
 
+	ForkedSequences uint64
+
 	Digests uint64 // different multimodal digests in use
 
 	CopiedPages uint64 // inside the pool: tails of forks
@@ -127,6 +129,7 @@ func (m *Manager) Stats() (Stats, error) {
 		RefusedGate:        raw.RefusedGate,
 		ReclaimedPages:     raw.ReclaimedPages,
 		CancelledSequences: raw.CancelledSequences,
+		ForkedSequences:    raw.ForkedSequences,
 		Digests:            raw.Digests,
 		CopiedPages:        raw.CopiedPages,
 		CopiedBytes:        raw.CopiedBytes,

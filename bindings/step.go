@@ -36,7 +36,8 @@ type Step struct {
 	flat    scratch // the arrays that the operations point into
 	scope   *Scope  // the last one in flat.scopes
 	rows    []*TableRow
-	tellers int // operations that may name fences
+	tellers int // operations that may name fences of all streams
+	growers int // operations that may name one fence
 	wrong   *Error
 
 	deltas  []TableDelta
@@ -57,7 +58,7 @@ type StepOp int
 const firstTable StepOp = 1 << 30
 
 // Sequence stands, in later operations of the same step, for the sequence that
-// this Create opens. If that fails they do so with ErrStaleHandle.
+// this Create or Fork opens. If that fails they do so with ErrStaleHandle.
 func (o StepOp) Sequence() SequenceID { return SequenceID(cgo.StepResult | uint64(o)) }
 
 // noSequence is an id that names nothing and never will.
@@ -70,7 +71,7 @@ func (s *Step) Reset() {
 	s.ops, s.tables, s.results, s.rows = s.ops[:0], s.tables[:0], s.results[:0], s.rows[:0]
 	s.flat.tokens, s.flat.scopes, s.flat.bytes = s.flat.tokens[:0], s.flat.scopes[:0], s.flat.bytes[:0]
 	s.flat.prompts = s.flat.prompts[:0]
-	s.scope, s.tellers, s.wrong = nil, 0, nil
+	s.scope, s.tellers, s.growers, s.wrong = nil, 0, 0, nil
 	s.deltas, s.told, s.fences, s.over = s.deltas[:0], s.told[:0], s.fences[:0], s.over[:0]
 }
 
@@ -125,6 +126,7 @@ func (s *Step) Create(p Prompt) StepOp {
 // Grow gives a sequence room.
 func (s *Step) Grow(id SequenceID, capacityTokens int) StepOp {
 	op, at := s.add(cgo.OpGrow)
+	s.growers++
 	if capacityTokens < 0 {
 		s.refuse(at, "capacityTokens", capacityTokens)
 	}
@@ -292,7 +294,8 @@ func (m *Manager) Step(s *Step) error {
 	}
 	f.evicted = sized(f.evicted, s.MaxEvicted)
 	s.waiters = sized(s.waiters, max(16, cap(s.waiters)))
-	s.waits = sized(s.waits, s.tellers*int(min(m.streams.Load(), maxStreams)))
+	// The device may have a stream of its own; a grow waits for no other one.
+	s.waits = sized(s.waits, s.tellers*int(min(m.streams.Load()+1, maxStreams))+s.growers)
 	s.deltas = sized(s.deltas, cap(s.deltas))
 	used, status := cgo.Step(m.raw, s.ops, &s.in, s.results, f.cookies, s.deltas, f.evicted, s.waits, s.waiters, &f.err)
 	if status == cgo.OK && used.Waiters != 0 {

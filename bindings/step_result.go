@@ -17,6 +17,7 @@ var kindOps = [...]*op{
 	cgo.OpStop: opStop, cgo.OpSuspend: opSuspend, cgo.OpResume: opResume, cgo.OpRelease: opRelease,
 	cgo.OpCancel: opCancel, cgo.OpEnd: opEnd, cgo.OpHold: opHold, cgo.OpReleaseHold: opEndHold,
 	cgo.OpRetain: opRetain, cgo.OpPin: opPin, cgo.OpUnpin: opUnpin, cgo.OpTable: opDelta,
+	cgo.OpFork: opFork,
 }
 
 // at is where the operation stands among all of an executed step.
@@ -89,6 +90,19 @@ func (s *Step) Created(o StepOp) CreateResult {
 	}
 }
 
+// Forked is the result of a Fork.
+func (s *Step) Forked(o StepOp) ForkResult {
+	r := s.result(o, cgo.OpFork)
+	if r.Status != cgo.OK {
+		return ForkResult{Err: s.Err(o)}
+	}
+	return ForkResult{
+		Sequence:        Sequence{m: s.m, id: SequenceID(r.Sequence)},
+		CommittedTokens: int(r.Number()),
+		Waits:           s.waitsOf(r),
+	}
+}
+
 // Grown is the result of a Grow. FirstEvicted is the place in Evicted.
 func (s *Step) Grown(o StepOp) GrowResult {
 	r := s.result(o, cgo.OpGrow)
@@ -99,9 +113,17 @@ func (s *Step) Grown(o StepOp) GrowResult {
 		EvictedBlocks: int(g.EvictedBlocks),
 		LeavingPages:  int(g.LeavingPages),
 		FirstEvicted:  -1,
+		CopiedBlock:   -1,
 	}
 	if g.FirstEvicted != cgo.NotTold {
 		result.FirstEvicted = int(g.FirstEvicted)
+	}
+	if g.CopiedBlock != cgo.NoCopy && r.Status == cgo.OK {
+		result.CopiedBlock, result.CopiedTokens = int(g.CopiedBlock), int(g.CopiedTokens)
+		result.CopiedFrom, result.CopiedTo = g.CopiedFrom, g.CopiedTo
+	}
+	if waits := s.waitsOf(r); len(waits) != 0 {
+		result.Wait = waits[0]
 	}
 	return result
 }

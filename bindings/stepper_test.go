@@ -19,6 +19,7 @@ type caller interface {
 	Create([]bindings.Prompt, []bindings.CreateResult) error
 	GrowTold([]bindings.GrowItem, []bindings.GrowResult,
 		[]bindings.EvictedBlock) ([]bindings.EvictedBlock, error)
+	Fork([]bindings.ForkItem, []bindings.ForkResult) error
 	Commit([]bindings.CommitItem, []bindings.CommitResult) error
 	Truncate([]bindings.TruncateItem, []bindings.TruncateResult) error
 	Stop([]bindings.StopItem, []error) error
@@ -69,12 +70,12 @@ func (x *stepper) err(errs []error, add func() bindings.StepOp) error {
 	return nil
 }
 
-// opened is the sequence of a create that was just noted, or made.
-func opened(c caller, r *bindings.CreateResult) bindings.SequenceID {
+// opened is the sequence of a create or fork that was just noted, or made.
+func opened(c caller, made bindings.Sequence) bindings.SequenceID {
 	if x, ok := c.(*stepper); ok && !x.done {
 		return x.ops[len(x.ops)-1].Sequence()
 	}
-	return r.Sequence.ID()
+	return made.ID()
 }
 
 func (x *stepper) Create(prompts []bindings.Prompt, out []bindings.CreateResult) error {
@@ -88,7 +89,7 @@ func (x *stepper) Create(prompts []bindings.Prompt, out []bindings.CreateResult)
 // GrowTold does not tell what there would have been no room for.
 func (x *stepper) GrowTold(items []bindings.GrowItem, out []bindings.GrowResult,
 	evicted []bindings.EvictedBlock) ([]bindings.EvictedBlock, error) {
-	out[0] = bindings.GrowResult{}
+	out[0] = bindings.GrowResult{CopiedBlock: -1}
 	op, ok := x.take(func() bindings.StepOp {
 		return x.step.Grow(items[0].Sequence, items[0].CapacityTokens)
 	})
@@ -116,6 +117,14 @@ func (x *stepper) Commit(items []bindings.CommitItem, out []bindings.CommitResul
 	})
 	if ok {
 		out[0] = x.step.Committed(op)
+	}
+	return nil
+}
+
+func (x *stepper) Fork(items []bindings.ForkItem, out []bindings.ForkResult) error {
+	out[0] = bindings.ForkResult{}
+	if op, ok := x.take(func() bindings.StepOp { return x.step.Fork(items[0]) }); ok {
+		out[0] = x.step.Forked(op)
 	}
 	return nil
 }

@@ -166,6 +166,12 @@ func GeometryCompute(config *GeometryConfig, specs []BufferSpec, buffers []Buffe
 		(*C.kvc_geometry)(unsafe.Pointer(out)), err.c()))
 }
 
+// PageLayoutSet tells where the tokens of pages lie.
+func (m Manager) PageLayoutSet(config *GeometryConfig, specs []BufferSpec, err *Error) Status {
+	return Status(C.kvc_page_layout_set(m.c, (*C.kvc_geometry_config)(unsafe.Pointer(config)),
+		C.uint32_t(len(specs)), (*C.kvc_buffer_spec)(unsafe.Pointer(unsafe.SliceData(specs))), err.c()))
+}
+
 // View writes the tensors of a layer as a consumer addresses them and returns
 // how many there are.
 func (g *Geometry) View(buffers []Buffer, layer, kind uint32, views *[ViewTensors]TensorView,

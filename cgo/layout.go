@@ -305,6 +305,38 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(GrowResult{}.LeavingPages) - unsafe.Sizeof(C.kvc_grow_result{}.leaving_pages)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(GrowResult{}.FirstEvicted) - unsafe.Offsetof(C.kvc_grow_result{}.first_evicted)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(GrowResult{}.FirstEvicted) - unsafe.Sizeof(C.kvc_grow_result{}.first_evicted)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(GrowResult{}.CopiedBlock) - unsafe.Offsetof(C.kvc_grow_result{}.copied_block)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(GrowResult{}.CopiedBlock) - unsafe.Sizeof(C.kvc_grow_result{}.copied_block)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(GrowResult{}.CopiedFrom) - unsafe.Offsetof(C.kvc_grow_result{}.copied_from)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(GrowResult{}.CopiedFrom) - unsafe.Sizeof(C.kvc_grow_result{}.copied_from)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(GrowResult{}.CopiedTo) - unsafe.Offsetof(C.kvc_grow_result{}.copied_to)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(GrowResult{}.CopiedTo) - unsafe.Sizeof(C.kvc_grow_result{}.copied_to)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(GrowResult{}.CopiedTokens) - unsafe.Offsetof(C.kvc_grow_result{}.copied_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(GrowResult{}.CopiedTokens) - unsafe.Sizeof(C.kvc_grow_result{}.copied_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(GrowResult{}.WaitCount) - unsafe.Offsetof(C.kvc_grow_result{}.wait_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(GrowResult{}.WaitCount) - unsafe.Sizeof(C.kvc_grow_result{}.wait_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(GrowResult{}.Wait) - unsafe.Offsetof(C.kvc_grow_result{}.wait)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(GrowResult{}.Wait) - unsafe.Sizeof(C.kvc_grow_result{}.wait)]struct{}{}
+
+	// kvc_fork_item
+	_ [0]struct{} = [unsafe.Sizeof(ForkItem{}) - unsafe.Sizeof(C.kvc_fork_item{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ForkItem{}.Sequence) - unsafe.Offsetof(C.kvc_fork_item{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ForkItem{}.Sequence) - unsafe.Sizeof(C.kvc_fork_item{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ForkItem{}.DeviceStream) - unsafe.Offsetof(C.kvc_fork_item{}.device_stream)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ForkItem{}.DeviceStream) - unsafe.Sizeof(C.kvc_fork_item{}.device_stream)]struct{}{}
+
+	// kvc_fork_result
+	_ [0]struct{} = [unsafe.Sizeof(ForkResult{}) - unsafe.Sizeof(C.kvc_fork_result{})]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ForkResult{}.Status) - unsafe.Offsetof(C.kvc_fork_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ForkResult{}.Status) - unsafe.Sizeof(C.kvc_fork_result{}.status)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ForkResult{}.WaitCount) - unsafe.Offsetof(C.kvc_fork_result{}.wait_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ForkResult{}.WaitCount) - unsafe.Sizeof(C.kvc_fork_result{}.wait_count)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ForkResult{}.Sequence) - unsafe.Offsetof(C.kvc_fork_result{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ForkResult{}.Sequence) - unsafe.Sizeof(C.kvc_fork_result{}.sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ForkResult{}.CommittedTokens) - unsafe.Offsetof(C.kvc_fork_result{}.committed_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ForkResult{}.CommittedTokens) - unsafe.Sizeof(C.kvc_fork_result{}.committed_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(ForkResult{}.Waits) - unsafe.Offsetof(C.kvc_fork_result{}.waits)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(ForkResult{}.Waits) - unsafe.Sizeof(C.kvc_fork_result{}.waits)]struct{}{}
 
 	// kvc_commit_item
 	_ [0]struct{} = [unsafe.Sizeof(CommitItem{}) - unsafe.Sizeof(C.kvc_commit_item{})]struct{}{}
@@ -500,6 +532,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.PeakQuarantinedPages) - unsafe.Sizeof(C.kvc_stats{}.peak_quarantined_pages)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Stats{}.Digests) - unsafe.Offsetof(C.kvc_stats{}.digests)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.Digests) - unsafe.Sizeof(C.kvc_stats{}.digests)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.ForkedSequences) - unsafe.Offsetof(C.kvc_stats{}.forked_sequences)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.ForkedSequences) - unsafe.Sizeof(C.kvc_stats{}.forked_sequences)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Stats{}.CopiedPages) - unsafe.Offsetof(C.kvc_stats{}.copied_pages)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.CopiedPages) - unsafe.Sizeof(C.kvc_stats{}.copied_pages)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Stats{}.CopiedBytes) - unsafe.Offsetof(C.kvc_stats{}.copied_bytes)]struct{}{}

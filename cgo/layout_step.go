@@ -60,6 +60,14 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(OpGrown{}.LeavingPages) - unsafe.Sizeof(C.kvc_op_grown{}.leaving_pages)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(OpGrown{}.FirstEvicted) - unsafe.Offsetof(C.kvc_op_grown{}.first_evicted)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(OpGrown{}.FirstEvicted) - unsafe.Sizeof(C.kvc_op_grown{}.first_evicted)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(OpGrown{}.CopiedBlock) - unsafe.Offsetof(C.kvc_op_grown{}.copied_block)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(OpGrown{}.CopiedBlock) - unsafe.Sizeof(C.kvc_op_grown{}.copied_block)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(OpGrown{}.CopiedFrom) - unsafe.Offsetof(C.kvc_op_grown{}.copied_from)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(OpGrown{}.CopiedFrom) - unsafe.Sizeof(C.kvc_op_grown{}.copied_from)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(OpGrown{}.CopiedTo) - unsafe.Offsetof(C.kvc_op_grown{}.copied_to)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(OpGrown{}.CopiedTo) - unsafe.Sizeof(C.kvc_op_grown{}.copied_to)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(OpGrown{}.CopiedTokens) - unsafe.Offsetof(C.kvc_op_grown{}.copied_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(OpGrown{}.CopiedTokens) - unsafe.Sizeof(C.kvc_op_grown{}.copied_tokens)]struct{}{}
 
 	// kvc_op_committed
 	_ [0]struct{} = [unsafe.Sizeof(OpCommitted{}) - unsafe.Sizeof(C.kvc_op_committed{})]struct{}{}

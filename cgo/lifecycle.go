@@ -7,6 +7,8 @@ package cgo
 //
 // // The library reads the argument arrays, writes the result arrays and keeps no
 // // pointer to either once it returns; it has no callbacks at all.
+// #cgo noescape kvc_sequences_fork
+// #cgo nocallback kvc_sequences_fork
 // #cgo noescape kvc_sequences_cancel
 // #cgo nocallback kvc_sequences_cancel
 // #cgo noescape kvc_sequences_release_held
@@ -41,6 +43,21 @@ const (
 	SequenceSuspended uint32 = C.KVC_SEQUENCE_SUSPENDED
 	SequenceActive    uint32 = C.KVC_SEQUENCE_ACTIVE
 )
+
+// ForkItem is kvc_fork_item.
+type ForkItem struct {
+	Sequence     uint64
+	DeviceStream uint64
+}
+
+// ForkResult is kvc_fork_result.
+type ForkResult struct {
+	Status          Status
+	WaitCount       uint32
+	Sequence        uint64
+	CommittedTokens uint64
+	Waits           [MaxWaits]Fence
+}
 
 // HoldItem is kvc_hold_item.
 type HoldItem struct {
@@ -123,6 +140,14 @@ func (m Manager) SequencesSuspend(items []SuspendItem, results []Status, err *Er
 	return Status(C.kvc_sequences_suspend(m.c, C.uint32_t(len(items)),
 		(*C.kvc_suspend_item)(unsafe.Pointer(unsafe.SliceData(items))),
 		(*C.kvc_status)(unsafe.Pointer(unsafe.SliceData(results))), err.c()))
+}
+
+// SequencesFork opens forks of sequences; results must be as long as items.
+func (m Manager) SequencesFork(items []ForkItem, results []ForkResult, err *Error) Status {
+	_ = results[:len(items)]
+	return Status(C.kvc_sequences_fork(m.c, C.uint32_t(len(items)),
+		(*C.kvc_fork_item)(unsafe.Pointer(unsafe.SliceData(items))),
+		(*C.kvc_fork_result)(unsafe.Pointer(unsafe.SliceData(results))), err.c()))
 }
 
 // SequencesResume makes sequences active; results must be as long as sequences.

@@ -130,6 +130,7 @@ type Stats struct {
 	PinnedPages          uint64
 	PeakPinnedPages      uint64
 	PeakQuarantinedPages uint64
+	ForkedSequences      uint64
 	Digests              uint64
 	CopiedPages          uint64
 	CopiedBytes          uint64

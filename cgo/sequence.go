@@ -112,8 +112,16 @@ type GrowResult struct {
 	EvictedBlocks uint32
 	LeavingPages  uint32
 	FirstEvicted  uint32
-	_             uint32
+	CopiedBlock   uint32
+	CopiedFrom    uint32
+	CopiedTo      uint32
+	CopiedTokens  uint32
+	WaitCount     uint32
+	Wait          Fence
 }
+
+// NoCopy is KVC_NO_COPY.
+const NoCopy uint32 = C.KVC_NO_COPY
 
 // CommitItem is kvc_commit_item.
 type CommitItem struct {

@@ -78,9 +78,10 @@ const (
 	OpPin         uint32 = C.KVC_OP_PIN
 	OpUnpin       uint32 = C.KVC_OP_UNPIN
 	OpTable       uint32 = C.KVC_OP_TABLE
+	OpFork        uint32 = C.KVC_OP_FORK
 )
 
-// StepResult, or-ed with the index of a create, stands for the sequence that it
+// StepResult, or-ed with the index of a create or a fork, stands for the sequence that it
 // opens.
 const StepResult uint64 = C.KVC_STEP_RESULT
 
@@ -116,6 +117,9 @@ func (o *Op) Retain() *RetainItem { return (*RetainItem)(unsafe.Pointer(&o.Args)
 // Table is the member table.
 func (o *Op) Table() *OpTableItem { return (*OpTableItem)(unsafe.Pointer(&o.Args)) }
 
+// Fork is the member fork.
+func (o *Op) Fork() *ForkItem { return (*ForkItem)(unsafe.Pointer(&o.Args)) }
+
 // Handle is the members prompt, sequence and handle.
 func (o *Op) Handle() *uint64 { return &o.Args[0] }
 
@@ -138,7 +142,7 @@ type OpResult struct {
 	Of        [4]uint64
 }
 
-// Number is the members freed_pages and hold.
+// Number is the members freed_pages, hold and forked_tokens.
 func (r *OpResult) Number() uint64 { return r.Of[0] }
 
 // Created is the member created.
@@ -172,6 +176,10 @@ type OpGrown struct {
 	EvictedBlocks uint32
 	LeavingPages  uint32
 	FirstEvicted  uint32
+	CopiedBlock   uint32
+	CopiedFrom    uint32
+	CopiedTo      uint32
+	CopiedTokens  uint32
 }
 
 // OpCommitted is kvc_op_committed.

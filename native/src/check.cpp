@@ -301,6 +301,16 @@ const char* Manager::CheckNodes(uint32_t* where) {
   return nullptr;
 }
 
+// Forks share what has been committed; what is still to be written is nobody else's.
+// `before` blocks stand before the first page.
+bool Manager::SharesRoom(const Sequence& seq, uint64_t before) const {
+  const uint64_t committed = (seq.committed + block_size_ - 1) / block_size_;
+  for (uint64_t i = committed > before ? committed - before : 0; i < seq.pages.size(); ++i) {
+    if (pages_[seq.pages[i]].holders > 1) return true;
+  }
+  return false;
+}
+
 const char* Manager::CheckSequences(uint32_t* where) {
   uint32_t open = 0;
   uint32_t suspended = 0;
@@ -332,6 +342,8 @@ const char* Manager::CheckSequences(uint32_t* where) {
       for (const PageId id : seq.pages) {
         if (pages_[id].node != kNil) return "a suspended sequence keeps a block of the tree";
       }
+      const uint64_t before = seq.path.size() / block_size_;
+      if (seq.rest_kept && SharesRoom(seq, before)) return "a sequence shares room";
       if (!seq.pages.empty() && !seq.rest_kept) return "a suspended sequence keeps a torn rest";
       if (!Attached(seq)) continue;
       if (seq.last != RootParent(seq.root) || seq.linked != 0) {
@@ -344,6 +356,7 @@ const char* Manager::CheckSequences(uint32_t* where) {
     if (seq.committed > uint64_t{seq.pages.size()} * block_size_ || seq.matched > seq.committed) {
       return "matched <= committed <= capacity does not hold";
     }
+    if (SharesRoom(seq, 0)) return "a sequence shares room";
     if (!Attached(seq)) continue;
     ParentId parent = RootParent(seq.root);
     const uint64_t full = seq.committed / block_size_;

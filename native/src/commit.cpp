@@ -25,6 +25,10 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const TokenView& view
     return Item(error, KVC_BAD_STATE,
                 "more tokens committed than the sequence has room for; grow it first");
   }
+  if (item.token_count != 0 && SharesTail(*seq)) {
+    return Item(error, KVC_BAD_STATE,
+                "the last block is shared with a fork; grow the sequence before it writes");
+  }
   const auto index = static_cast<uint32_t>(item.sequence);
   const uint64_t first = seq->committed / block_size_;
   const auto in_tail = static_cast<uint32_t>(seq->committed % block_size_);

@@ -7,8 +7,10 @@
 #define KVCAST_NATIVE_SRC_GEOMETRY_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "kvcast/kvcast.h"
+#include "native/src/device.h"
 
 namespace kvcast {
 
@@ -22,6 +24,12 @@ namespace kvcast {
 // See kvc_geometry_compute. Throws Error naming the field.
 void ComputeGeometry(const kvc_geometry_config& config, uint32_t count,
                      const kvc_buffer_spec* specs, kvc_buffer* buffers, kvc_geometry* out);
+
+// Where the first t tokens of a coalesced page are, for each t from 1 on, in the order
+// of offsets and joined where they touch. Throws Error for what has too many pieces.
+[[nodiscard]] std::vector<std::vector<PagePart>> PageParts(const kvc_geometry& geometry,
+                                                           uint32_t count,
+                                                           const kvc_buffer* buffers);
 
 // See kvc_geometry_view. Throws Error naming what the consumer cannot express.
 uint32_t ComputeView(const kvc_geometry& geometry, uint32_t count, const kvc_buffer* buffers,

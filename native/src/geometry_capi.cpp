@@ -4,6 +4,7 @@
 // The C ABI of the geometry: argument checks, the exception guard, nothing else.
 #include <algorithm>
 #include <cstddef>
+#include <vector>
 
 #include "kvcast/kvcast.h"
 #include "native/src/capi_call.h"
@@ -39,6 +40,24 @@ kvc_status kvc_geometry_compute(const kvc_geometry_config* config, uint32_t coun
     capi::RequireArray(buffers, count, "buffers[] is NULL");
     capi::Require(out != nullptr, "out is NULL");
     kvcast::ComputeGeometry(mine, count, specs, buffers, out);
+    return KVC_OK;
+  });
+}
+
+kvc_status kvc_page_layout_set(kvc_manager* manager, const kvc_geometry_config* config,
+                               uint32_t count, const kvc_buffer_spec* specs,
+                               kvc_error* error) KVC_NOEXCEPT {
+  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+    kvc_geometry_config mine;
+    kvc_geometry_config_init(&mine);
+    capi::ReadSized(&mine, config,
+                    "config is NULL or its struct_size is wrong; use kvc_geometry_config_init");
+    capi::RequireArray(specs, count, "specs[] is NULL");
+    capi::Require(count <= uint32_t{1} << 20, "count is above 2^20");
+    std::vector<kvc_buffer> buffers(count);
+    kvc_geometry geometry{};
+    kvcast::ComputeGeometry(mine, count, specs, buffers.data(), &geometry);
+    core.SetPageLayout(geometry, count, buffers.data());
     return KVC_OK;
   });
 }

@@ -20,6 +20,64 @@ kvc_status Manager::NotNow(kvc_grow_result* result, kvc_error* error) {
                          "have been reached");
 }
 
+// What a grow is to do. victims_ and strip_ are part of it.
+struct Manager::GrowPlan {
+  uint32_t need = 0;       // pages
+  uint32_t available = 0;  // of these, without taking any from somebody
+  uint32_t demand = 0;     // of these, from blocks that are evicted
+  PageId shared = kNil;    // the last block's page, if it is shared: one of `need` replaces it
+};
+
+// False if there are not enough pages now; then nothing is planned.
+bool Manager::PlanPages(const Sequence& seq, GrowPlan* plan) {
+  pages_.Poll();
+  if (plan->need > pages_.Available(seq.slot) && pages_.quarantine(0).size != 0) {
+    pages_.PollShared();
+  }
+  const uint32_t available = plan->available = pages_.Available(seq.slot);
+  const auto beyond = [available](uint32_t need) {
+    return need > available ? need - available : 0;
+  };
+  plan->demand = beyond(plan->need);
+  if (plan->demand == 0) return true;
+  // If only suspended sequences keep the other shares of the last block, it need not
+  // be copied: they are taken what they keep before a grow is refused.
+  const bool alone = plan->shared != kNil && kept_pages_ != 0 &&
+                     Keepers(plan->shared) + 1 == pages_[plan->shared].holders;
+  const uint64_t progress = device_.Progress();
+  if (!alone && refused_.changes == changes_ && refused_.progress == progress &&
+      refused_.slot == seq.slot && refused_.demand <= plan->demand) {
+    return false;
+  }
+  uint32_t planned = PlanVictims(plan->demand, seq.slot);
+  if (planned == plan->demand) return true;
+  const auto strip = [&](uint32_t demand, PageId unshare) {
+    // Nobody uses what suspended sequences keep, so it is the last resort.
+    const uint32_t gain = PlanStrip(demand > planned ? demand - planned : 0, seq.slot, unshare);
+    if (planned + gain < demand) return false;
+    plan->demand = demand > gain ? demand - gain : 0;
+    victims_.clear();
+    planned = PlanVictims(plan->demand, seq.slot);
+    return planned == plan->demand;
+  };
+  if (kept_pages_ != 0 && strip(plan->demand, kNil)) return true;
+  if (alone) {
+    const uint32_t demand = beyond(plan->need - 1);
+    planned = PlanVictims(demand, seq.slot);
+    const PageId shared = plan->shared;
+    plan->shared = kNil;
+    --plan->need;
+    if (strip(demand, shared)) return true;
+    plan->demand = beyond(plan->need + 1);
+    planned = PlanVictims(plan->demand, seq.slot);
+  }
+  // What is cached or quarantined and cannot be had now waits for fences.
+  const uint32_t own = seq.slot == 0 ? 0 : pages_.quarantine(seq.slot).size;
+  const uint32_t leaving = pages_.cached() - planned + pages_.quarantined() - own;
+  refused_ = {changes_, progress, seq.slot, plan->demand, leaving};
+  return false;
+}
+
 kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, EvictedList* told,
                             Turn* turn, kvc_error* error) {
   using sequences::Item;
@@ -29,43 +87,26 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
   if (seq->suspended) return sequences::Suspended(error);
   const uint64_t target =
       item.capacity_tokens / block_size_ + (item.capacity_tokens % block_size_ != 0 ? 1 : 0);
-  if (target <= seq->pages.size()) return KVC_OK;
+  // Whoever asks for more than what is committed is going to write into the last block.
+  const bool copies = item.capacity_tokens > seq->committed && SharesTail(*seq);
+  if (target <= seq->pages.size() && !copies) return KVC_OK;
   if (target > pages_.total()) {
     ++counters_.refused_never_fits;
     return Item(error, KVC_NEVER_FITS,
                 "the sequence would need more pages than the pool has; shorten it or enlarge "
                 "capacity_blocks");
   }
-  const auto need = static_cast<uint32_t>(target - seq->pages.size());
 
   // Plan.
-  pages_.Poll();
-  if (need > pages_.Available(seq->slot) && pages_.quarantine(0).size != 0) pages_.PollShared();
-  const uint32_t available = pages_.Available(seq->slot);
-  uint32_t demand = need > available ? need - available : 0;
-  if (demand != 0) {
-    const uint64_t progress = device_.Progress();
-    if (refused_.changes == changes_ && refused_.progress == progress &&
-        refused_.slot == seq->slot && refused_.demand <= demand) {
-      return NotNow(result, error);
-    }
-    uint32_t planned = PlanVictims(demand, seq->slot);
-    if (planned < demand && kept_pages_ != 0) {
-      // Nobody uses what suspended sequences keep, so it is the last resort.
-      const uint32_t gain = PlanStrip(demand - planned, seq->slot);
-      if (planned + gain >= demand) {
-        demand = demand > gain ? demand - gain : 0;
-        planned = PlanVictims(demand, seq->slot);
-      }
-    }
-    if (planned < demand) {
-      // What is cached or quarantined and cannot be had now waits for fences.
-      const uint32_t own = seq->slot == 0 ? 0 : pages_.quarantine(seq->slot).size;
-      const uint32_t leaving = pages_.cached() - planned + pages_.quarantined() - own;
-      refused_ = {changes_, progress, seq->slot, demand, leaving};
-      return NotNow(result, error);
-    }
+  GrowPlan plan;
+  plan.need = static_cast<uint32_t>(target > seq->pages.size() ? target - seq->pages.size() : 0);
+  if (copies) {
+    plan.shared = seq->pages[seq->committed / block_size_];
+    ++plan.need;
   }
+  if (!PlanPages(*seq, &plan)) return NotNow(result, error);
+  const uint32_t need = plan.need;
+  const uint32_t demand = plan.demand;
   if (told != nullptr && told->whole && demand > told->capacity - told->count) {
     victims_.clear();
     strip_.clear();
@@ -73,16 +114,26 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
     return Item(error, KVC_NOT_NOW,
                 "evicted[] has no room for what the item would evict; repeat it with more");
   }
-  if (!pages_.NextAreIntact(seq->slot, std::min(need - demand, available))) {
+  if (!pages_.NextAreIntact(seq->slot, std::min(need - demand, plan.available))) {
     victims_.clear();
     strip_.clear();
     return Item(error, KVC_DEVICE_ERROR,
                 "a page was written after it had been given up: a fence is missing in the host");
   }
   // Reserve.
+  CopyPlan copy;
   try {
     ReservePages(seq, target);
-    if (!strip_.empty()) fences_.Reserve(kept_pages_ + 2);
+    // The copy's fence, those of its pages, and of the page that is shared no more.
+    const size_t sets = plan.shared != kNil ? 6 : 0;
+    if (!strip_.empty() || sets != 0) fences_.Reserve(kept_pages_ + 2 + sets);
+    if (plan.shared != kNil) {
+      if (const kvc_status bad = PlanCopy(seq->slot, plan.shared, &copy, error); bad != KVC_OK) {
+        victims_.clear();
+        strip_.clear();
+        return bad;
+      }
+    }
   } catch (...) {
     victims_.clear();
     strip_.clear();
@@ -99,8 +150,17 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
     StripKept(&sequences_[index]);
   }
   strip_.clear();
-  // Apply. Pages that need no eviction come first: their ids are older.
-  for (uint32_t i = 0; i < need - demand; ++i) seq->pages.push_back(pages_.Take(seq->slot));
+  // Apply. Pages that need no eviction come first: their ids are older. The first of
+  // all takes the place of the one that is shared.
+  const auto give = [&](PageId page) {
+    if (plan.shared == kNil) {
+      seq->pages.push_back(page);
+      return;
+    }
+    TakeCopy(seq, copy, page, result);
+    plan.shared = kNil;
+  };
+  for (uint32_t i = 0; i < need - demand; ++i) give(pages_.Take(seq->slot));
   for (size_t i = 0; i < victims_.size(); ++i) {
     if (i + sequences::kPrefetchAhead < victims_.size()) {
       const Node& ahead = tree_.node(victims_[i + sequences::kPrefetchAhead]);
@@ -116,7 +176,7 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
     if (scores_ != nullptr) scores_->Left(tree_.node(victims_[i]).hash, pages_[page].score);
     ForgetNode(victims_[i]);
     pages_.Seize(page);
-    seq->pages.push_back(page);
+    give(page);
   }
   victims_.clear();
   FlushRemovals();
@@ -133,6 +193,7 @@ void Manager::Grow(uint32_t count, const kvc_grow_item* items, kvc_grow_result* 
   for (uint32_t i = 0; i < count; ++i) {
     results[i] = {};
     results[i].first_evicted = KVC_NOT_TOLD;
+    results[i].copied_block = KVC_NO_COPY;
     kvc_error* story = error != nullptr && error->status == KVC_OK ? error : nullptr;
     results[i].status = Guard(story, [&] {
       Turn turn(this);

@@ -611,7 +611,10 @@ uint64_t Manager::Advance(uint64_t device_stream, uint64_t max_ops) {
   uint32_t slot = 0;
   {
     std::shared_lock<WriterFirstMutex> lock(mutex_);
-    slot = SlotOf(device_stream);
+    // Who waits for a copy may advance the device's own stream, too.
+    const auto own = static_cast<uint32_t>(device_stream & manager::kSlotMask);
+    const bool copies = streams_[own].own && streams_[own].id == device_stream;
+    slot = copies ? own : SlotOf(device_stream);
   }
   // Without the manager's lock: a device works beside the scheduler.
   return host.Advance(slot, max_ops);

@@ -16,6 +16,7 @@
 //     children before parents. One without children is listed under its own.
 //  5. A sequence's blocks in the tree are its first ones; a suspended sequence
 //     has none, only their tokens, and holds no page but those it keeps.
+//     Pages outside the tree are shared by forks, and hold committed tokens of each.
 //  6. announced = stored - removed - cleared; no announced block has an
 //     unannounced parent; a node is deferred if and only if it is on the
 //     deferred list, where parents come before children; a node is suppressed
@@ -100,6 +101,12 @@ enum class FenceSite : uint32_t {
   kSuspend,          // on the pages that a suspended sequence lets go
   kSuspendKept,      // on those it keeps
   kTruncate,         // on room given back
+  kForkReady,        // of the forked sequence's stream, on what it shares outside the tree
+  kForkWait,         // of that, told to whoever forks
+  kCopyAfter,        // that a copy waits for
+  kCopyRead,         // of the copy, on the page that it reads
+  kCopyReady,        // and on the page that it writes
+  kCopyWait,         // of that, told to whoever grows
   kCount,
 };
 
@@ -133,6 +140,7 @@ class Manager final : public SinkHost {
             EvictedList* told = nullptr);
   void Commit(uint32_t count, const kvc_commit_item* items, const CommitArrays& in,
               kvc_commit_result* results, kvc_error* error);
+  void Fork(uint32_t count, const kvc_fork_item* items, kvc_fork_result* results, kvc_error* error);
   void Release(uint32_t count, const uint64_t* sequences, kvc_status* results, kvc_error* error);
   void Cancel(uint32_t count, const uint64_t* sequences, kvc_status* results, kvc_error* error);
   void ReleaseHeld(uint32_t count, const kvc_hold_item* items, kvc_hold_result* results,
@@ -181,6 +189,9 @@ class Manager final : public SinkHost {
   // step.cpp
   void Step(uint32_t count, const kvc_op* ops, const kvc_step_input& in, kvc_op_result* results,
             kvc_step_output* out, kvc_error* error);
+
+  // page_copy.cpp
+  void SetPageLayout(const kvc_geometry& geometry, uint32_t count, const kvc_buffer* buffers);
 
   // device_table.cpp
   [[nodiscard]] uint64_t OpenDeviceTable(uint32_t rows, uint32_t columns, int32_t absent,
@@ -306,6 +317,8 @@ class Manager final : public SinkHost {
   uint64_t ProbeOne(const PromptView& prompt, Visit&& visit, uint64_t* pending = nullptr) const;
 
   // grow.cpp
+  struct GrowPlan;
+  bool PlanPages(const Sequence& seq, GrowPlan* plan);
   kvc_status GrowOne(const kvc_grow_item& item, kvc_grow_result* result, EvictedList* told,
                      Turn* turn, kvc_error* error);
   kvc_status NotNow(kvc_grow_result* result, kvc_error* error);
@@ -352,7 +365,7 @@ class Manager final : public SinkHost {
   void FallAsleep(Sequence* seq);
   void StripKept(Sequence* seq);
   kvc_status ResumeOne(uint64_t id, kvc_resume_result* result, Turn* turn, kvc_error* error);
-  [[nodiscard]] uint32_t PlanStrip(uint32_t demand, uint32_t slot);
+  [[nodiscard]] uint32_t PlanStrip(uint32_t demand, uint32_t slot, PageId unshare = kNil);
 
   // truncate.cpp
   kvc_status TruncateOne(const kvc_truncate_item& item, kvc_truncate_result* result, Turn* turn,
@@ -421,6 +434,21 @@ class Manager final : public SinkHost {
   // Of a path, first block first; adds the fences to wait for on `slot`.
   void HoldPath(const std::vector<PageId>& path, bool used, uint32_t slot, FenceList* waits);
 
+  // fork.cpp
+  kvc_status ForkOne(const kvc_fork_item& item, kvc_fork_result* result, Turn* turn,
+                     kvc_error* error);
+  // The partly filled last block of an active sequence has a page that others hold:
+  // forks. So nobody may write it; blocks of the tree, which many hold, are full.
+  [[nodiscard]] bool SharesTail(const Sequence& sequence) const {
+    if (sequence.committed % block_size_ == 0) return false;
+    return pages_[sequence.pages[sequence.committed / block_size_]].holders > 1;
+  }
+  void TakeCopy(Sequence* seq, const CopyPlan& plan, PageId page, kvc_grow_result* result);
+  [[nodiscard]] uint32_t Keepers(PageId page) const;
+  [[nodiscard]] bool Queues(uint32_t slot) const {
+    return slot != 0 && !device_.IsStepStream(slot);
+  }
+
   // page_copy.cpp
   kvc_status PlanCopy(uint32_t slot, PageId from, CopyPlan* plan, kvc_error* error);
   void MakeCopy(const CopyPlan& plan, uint32_t slot, const PageCopy& copy, FenceList* waits);
@@ -452,6 +480,8 @@ class Manager final : public SinkHost {
                       kvc_error* error);
   kvc_status StepCommit(const kvc_commit_item& item, StepCall* call, kvc_op_result* result,
                         kvc_error* error);
+  kvc_status StepFork(const kvc_fork_item& item, StepCall* call, kvc_op_result* result,
+                      kvc_error* error);
   kvc_status StepResume(uint64_t sequence, StepCall* call, kvc_op_result* result, kvc_error* error);
   kvc_status StepTable(const kvc_op_table& item, StepCall* call, kvc_op_result* result,
                        kvc_error* error);
@@ -465,6 +495,7 @@ class Manager final : public SinkHost {
   [[nodiscard]] const char* CheckPages(uint32_t* where);
   [[nodiscard]] const char* CheckOrder(uint32_t* where);
   [[nodiscard]] const char* CheckNodes(uint32_t* where);
+  [[nodiscard]] bool SharesRoom(const Sequence& seq, uint64_t before) const;
   [[nodiscard]] const char* CheckSequences(uint32_t* where);
   [[nodiscard]] const char* CheckDigests(uint32_t* where);
   [[nodiscard]] const char* CheckPending(uint32_t* where);
@@ -498,6 +529,7 @@ class Manager final : public SinkHost {
   // When a block was deferred; by id, and only with a sink.
   std::vector<uint64_t> deferred_at_;
   bool suppress_multimodal_ = false;
+  bool page_layout_ = false;  // the device knows where tokens lie
 
   std::vector<Sequence> sequences_;
   uint32_t free_sequence_ = kNil;

@@ -104,6 +104,8 @@ class PagePool {
     page.listed = page.own;
     if (page.state == PageState::kCached) order_.Join(id);
   }
+  // One more holder of a live page.
+  void Share(PageId id) { ++pages_[id].holders; }
   // One holder less, whose last use ends at `fence` (a reference is taken).
   // The last one leaves a block's page cached, as the most recently used of its
   // class, and gives any other page up.

@@ -109,6 +109,8 @@ class PrefixTree {
   // Finds or adds the root of a scope and takes a reference to it.
   [[nodiscard]] RootId AcquireRoot(const ScopeView& scope);
   void ReleaseRoot(RootId id);
+  // One more reference to a root that has some.
+  void ShareRoot(RootId id) { ++roots_[id].refs; }
   // The holder of a reference falls asleep, or wakes up.
   void SleepOn(RootId id) { ++roots_[id].sleepers; }
   void WakeOn(RootId id) { --roots_[id].sleepers; }

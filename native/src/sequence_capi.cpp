@@ -9,6 +9,8 @@
 #include "native/src/capi_call.h"
 #include "native/src/manager.h"
 
+static_assert(sizeof(kvc_fork_item) == 16 && sizeof(kvc_fork_result) == 88);
+static_assert(offsetof(kvc_fork_result, waits) == 24);
 static_assert(sizeof(kvc_hold_item) == 16 && sizeof(kvc_hold_result) == 16);
 static_assert(sizeof(kvc_suspend_item) == 16);
 static_assert(sizeof(kvc_resume_result) == 104 && offsetof(kvc_resume_result, waits) == 40);
@@ -17,6 +19,16 @@ static_assert(sizeof(kvc_stop_item) == 16);
 static_assert(sizeof(kvc_waiter) == 16 && offsetof(kvc_waiter, outcome) == 8);
 
 extern "C" {
+
+kvc_status kvc_sequences_fork(kvc_manager* manager, uint32_t count, const kvc_fork_item* items,
+                              kvc_fork_result* results, kvc_error* error) KVC_NOEXCEPT {
+  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+    capi::RequireArray(items, count, "items[] is NULL");
+    capi::RequireArray(results, count, "results[] is NULL");
+    core.Fork(count, items, results, error);
+    return KVC_OK;
+  });
+}
 
 kvc_status kvc_sequences_cancel(kvc_manager* manager, uint32_t count, const uint64_t* sequences,
                                 kvc_status* results, kvc_error* error) KVC_NOEXCEPT {

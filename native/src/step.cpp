@@ -83,10 +83,21 @@ kvc_status Manager::StepGrow(const kvc_grow_item& item, StepCall* call, kvc_op_r
                              kvc_error* error) {
   kvc_grow_result r{};
   r.first_evicted = KVC_NOT_TOLD;
+  r.copied_block = KVC_NO_COPY;
+  const Sequence* seq = Find(item.sequence);
+  if (seq != nullptr && !seq->suspended && SharesTail(*seq) && !Queues(seq->slot) &&
+      call->out->wait_count == call->out->wait_capacity) {
+    result->wait_count = 1;
+    return sequences::Item(error, KVC_NOT_NOW,
+                           "waits[] has no room for the copy that the item may have to wait for; "
+                           "repeat it with more");
+  }
   EvictedList* told = call->evicted.capacity != 0 ? &call->evicted : nullptr;
   const kvc_status status =
       Guard(error, [&] { return GrowOne(item, &r, told, &call->turn, error); });
-  result->of.grown = {r.added_pages, r.evicted_blocks, r.leaving_pages, r.first_evicted};
+  result->of.grown = {r.added_pages,  r.evicted_blocks, r.leaving_pages, r.first_evicted,
+                      r.copied_block, r.copied_from,    r.copied_to,     r.copied_tokens};
+  if (r.wait_count != 0) StepWaits(item.sequence, call, result);
   return status;
 }
 
@@ -107,6 +118,23 @@ kvc_status Manager::StepCommit(const kvc_commit_item& item, StepCall* call, kvc_
   result->of.committed = {r.stored_blocks, r.deduplicated_blocks, r.first_changed_block, 0,
                           r.committed_tokens};
   if (r.wait_count != 0) StepWaits(item.sequence, call, result);
+  return KVC_OK;
+}
+
+kvc_status Manager::StepFork(const kvc_fork_item& item, StepCall* call, kvc_op_result* result,
+                             kvc_error* error) {
+  result->sequence = 0;
+  const uint32_t own_slot = item.device_stream != 0 ? 1 : 0;
+  if (const kvc_status full = WaitRoom(own_slot, *call, result, error); full != KVC_OK) {
+    return full;
+  }
+  kvc_fork_result r{};
+  if (const kvc_status status = ForkOne(item, &r, &call->turn, error); status != KVC_OK) {
+    return status;
+  }
+  result->sequence = r.sequence;
+  result->of.forked_tokens = r.committed_tokens;
+  if (r.wait_count != 0) StepWaits(r.sequence, call, result);
   return KVC_OK;
 }
 
@@ -167,9 +195,11 @@ kvc_status Manager::StepOne(uint32_t index, StepCall* call, kvc_op_result* resul
     id = op.args.sequence;  // what all these arguments begin with
     if (id / KVC_STEP_RESULT == 1) {
       const uint64_t at = id - KVC_STEP_RESULT;
-      if (at >= index || call->ops[at].kind != KVC_OP_CREATE) {
+      const bool opens =
+          at < index && (call->ops[at].kind == KVC_OP_CREATE || call->ops[at].kind == KVC_OP_FORK);
+      if (!opens) {
         return Item(error, KVC_INVALID_ARGUMENT,
-                    "an operation refers to the result of what is no earlier create");
+                    "an operation refers to the result of what is no earlier create or fork");
       }
       id = call->results[at].sequence;  // 0, which is nobody's, if it failed
     }
@@ -230,6 +260,8 @@ kvc_status Manager::StepOne(uint32_t index, StepCall* call, kvc_op_result* resul
     }
     case KVC_OP_UNPIN:
       return UnpinOne(op.args.handle, turn, error);
+    case KVC_OP_FORK:
+      return StepFork({id, op.args.fork.device_stream}, call, result, error);
     case KVC_OP_TABLE: {
       kvc_op_table item = op.args.table;
       item.sequence = id;

@@ -15,7 +15,7 @@ static_assert(offsetof(kvc_grow_item, sequence) == 0 && offsetof(kvc_commit_item
               offsetof(kvc_hold_item, sequence) == 0 && offsetof(kvc_retain_item, sequence) == 0 &&
               offsetof(kvc_op_table, sequence) == 0);
 static_assert(sizeof(kvc_op_table) == 24 && offsetof(kvc_op_table, cookie) == 16);
-static_assert(sizeof(kvc_op_grown) == 16 && offsetof(kvc_op_grown, first_evicted) == 12);
+static_assert(sizeof(kvc_op_grown) == 32 && offsetof(kvc_op_grown, first_evicted) == 12);
 static_assert(sizeof(kvc_op_committed) == 24 && offsetof(kvc_op_committed, committed_tokens) == 16);
 static_assert(sizeof(kvc_op_created) == 24 && offsetof(kvc_op_created, pending_sequence) == 16);
 static_assert(sizeof(kvc_op_resumed) == 32 && offsetof(kvc_op_resumed, pending_sequence) == 24);

@@ -216,9 +216,9 @@ kvc_status Manager::ResumeOne(uint64_t id, kvc_resume_result* result, Turn* turn
 }
 
 // Chooses suspended sequences whose kept pages give `slot` at least `demand`
-// pages, those suspended last first. With all of the demand strip_ holds them,
-// else it is empty. Returns how many pages there would be.
-uint32_t Manager::PlanStrip(uint32_t demand, uint32_t slot) {
+// pages, those suspended last first; whoever keeps `unshare` in any case. With all of
+// the demand strip_ holds them, else it is empty. Returns how many pages there would be.
+uint32_t Manager::PlanStrip(uint32_t demand, uint32_t slot, PageId unshare) {
   for (uint32_t i = 0; i < max_sequences_; ++i) {
     const Sequence& seq = sequences_[i];
     if (seq.open && seq.suspended && !seq.pages.empty()) strip_.push_back(i);
@@ -226,11 +226,21 @@ uint32_t Manager::PlanStrip(uint32_t demand, uint32_t slot) {
   std::sort(strip_.begin(), strip_.end(), [this](uint32_t a, uint32_t b) {
     return sequences_[a].suspended_at > sequences_[b].suspended_at;
   });
+  const auto keeps = [&](uint32_t index) {
+    const std::vector<PageId>& pages = sequences_[index].pages;
+    return unshare != kNil && std::find(pages.begin(), pages.end(), unshare) != pages.end();
+  };
+  size_t musts = 0;
+  for (size_t i = 0; unshare != kNil && i < strip_.size(); ++i) {
+    if (!keeps(strip_[i])) continue;
+    const auto at = strip_.begin() + static_cast<ptrdiff_t>(i);
+    std::rotate(strip_.begin() + static_cast<ptrdiff_t>(musts++), at, at + 1);
+  }
   uint32_t gain = 0;
   size_t taken = 0;
   // Detached sequences may share what they keep: a page is free when the last of
   // those who keep it is taken. For the plan its holders are counted down.
-  for (; taken < strip_.size() && gain < demand; ++taken) {
+  for (; taken < strip_.size() && (taken < musts || gain < demand); ++taken) {
     for (const PageId id : sequences_[strip_[taken]].pages) {
       Page& page = pages_[id];
       if (--page.holders == 0 && pages_.UsableBy(page, slot)) ++gain;

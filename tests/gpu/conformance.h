@@ -8,6 +8,7 @@
 #define KVCAST_TESTS_GPU_CONFORMANCE_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -29,6 +30,8 @@ struct Backend {
   std::function<void(kvc_manager*)> pump = [](kvc_manager*) {};
   // `count` int32s of device memory, all queued work having run.
   std::function<std::vector<int32_t>(uint64_t address, uint64_t count)> read;
+  // The same, written; nothing may be queued that uses it.
+  std::function<void(uint64_t address, const std::vector<int32_t>& values)> write;
   // Looked at after each call: for what a device must leave alone.
   std::function<std::string()> after_call = [] { return std::string(); };
 };
@@ -53,9 +56,10 @@ class Conformance {
                                                                {"2 fences", &Conformance::Fences},
                                                                {"3 steps", &Conformance::Steps},
                                                                {"4 tables", &Conformance::Tables},
-                                                               {"5 streams", &Conformance::Streams},
-                                                               {"6 life", &Conformance::Life},
-                                                               {"7 end", &Conformance::End}}) {
+                                                               {"5 forks", &Conformance::Forks},
+                                                               {"6 streams", &Conformance::Streams},
+                                                               {"7 life", &Conformance::Life},
+                                                               {"8 end", &Conformance::End}}) {
       const std::string wrong = (this->*part)();
       if (!wrong.empty()) return name + ": " + wrong + " (" + error_.message + ")";
     }
@@ -270,6 +274,65 @@ class Conformance {
     KVC_CONFORM(status == KVC_OK);
     KVC_CONFORM(now == shadow);
     KVC_CONFORM(kvc_device_table_destroy(manager_, table, &error_) == KVC_STALE_HANDLE);
+    return "";
+  }
+
+  // Forks whose last block is copied, for the host, for steps and on a stream.
+  std::string Forks() {
+    uint64_t steps = 0;
+    kvc_device_memory memory{};
+    KVC_CONFORM(kvc_device_memory_get(manager_, &memory, &error_) == KVC_OK);
+    KVC_CONFORM(kvc_step_stream_create(manager_, &steps, &error_) == KVC_OK);
+    for (const uint64_t stream : {uint64_t{0}, steps, streams_[2]}) {
+      if (stream == steps) KVC_CONFORM(kvc_step_begin(manager_, steps, 1, &error_) == KVC_OK);
+      std::vector<uint32_t> tokens = Tokens(2, 80);
+      tokens.resize(kBlock + 5);
+      const kvc_create_result a = Open(tokens, stream);
+      KVC_CONFORM(a.status == KVC_OK);
+      KVC_CONFORM(GrowSoon(a.sequence, tokens.size()) == KVC_OK);
+      tokens.erase(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(a.matched_tokens));
+      KVC_CONFORM(Commit(a.sequence, tokens) == KVC_OK);
+      uint32_t pages[2] = {};
+      uint32_t written = 0;
+      KVC_CONFORM(kvc_sequence_get(manager_, a.sequence, 0, 2, pages, &written, nullptr, &error_) ==
+                  KVC_OK);
+      std::vector<int32_t> values(backend_.page_bytes / sizeof(int32_t));
+      for (int32_t& value : values) value = static_cast<int32_t>(random_());
+      backend_.write(memory.base + pages[1] * backend_.page_bytes, values);
+      const kvc_fork_item item{a.sequence, stream};
+      kvc_fork_result fork{};
+      KVC_CONFORM(kvc_sequences_fork(manager_, 1, &item, &fork, &error_) == KVC_OK);
+      KVC_CONFORM(fork.status == KVC_OK);
+      open_.push_back(fork.sequence);
+      const kvc_grow_item grow{fork.sequence, kBlock + 6};
+      kvc_grow_result grown{};
+      KVC_CONFORM(kvc_sequences_grow(manager_, 1, &grow, &grown, nullptr, 0, nullptr, &error_) ==
+                  KVC_OK);
+      KVC_CONFORM(grown.status == KVC_OK && grown.copied_block == 1);
+      KVC_CONFORM(grown.copied_from == pages[1] && grown.copied_tokens == 5);
+      KVC_CONFORM((grown.wait_count != 0) == (stream == 0 || stream == steps));
+      if (stream == steps) {
+        // The step that has begun may still write what is copied.
+        KVC_CONFORM(!Reached(grown.wait));
+        KVC_CONFORM(kvc_step_done(manager_, steps, 1, &error_) == KVC_OK);
+      }
+      if (grown.wait_count != 0) WaitFor(grown.wait);
+      for (const uint64_t sequence : {a.sequence, fork.sequence}) {
+        KVC_CONFORM(Release(sequence) == KVC_OK);
+      }
+      // The stream's own copy has been made when the pages are free again.
+      for (kvc_stats stats{};;) {
+        stats.struct_size = sizeof stats;
+        KVC_CONFORM(kvc_manager_stats_get(manager_, &stats, &error_) == KVC_OK);
+        if (stats.quarantined_pages == 0) break;
+        backend_.pump(manager_);
+        std::this_thread::yield();
+      }
+      KVC_CONFORM(backend_.read(memory.base + grown.copied_to * backend_.page_bytes,
+                                values.size()) == values);
+      KVC_CONFORM(kvc_manager_check(manager_, &error_) == KVC_OK);
+    }
+    KVC_CONFORM(kvc_device_stream_destroy(manager_, steps, &error_) == KVC_OK);
     return "";
   }
 

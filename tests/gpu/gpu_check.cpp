@@ -44,6 +44,14 @@ void CheckConformance(const Options& options) {
     KVCAST_CUDA(api, stream_synchronize, nullptr);
     return out;
   };
+  backend.write = [](uint64_t address, const std::vector<int32_t>& values) {
+    const cuda::DriverApi& api = cuda::OpenDriver();
+    const cuda::DeviceContext context(api, 0);
+    const cuda::ContextScope scope(context);
+    KVCAST_CUDA(api, copy_to_device, address, values.data(), values.size() * sizeof(int32_t),
+                nullptr);
+    KVCAST_CUDA(api, stream_synchronize, nullptr);
+  };
   for (uint64_t round = 0; round < (options.quick ? 2u : 20u); ++round) {
     const std::string wrong = testing::Conformance(backend, options.seed + round).Run();
     Require(wrong.empty(), wrong + ", seed " + std::to_string(options.seed + round));

@@ -366,6 +366,18 @@ class Cache {
     if (status != KVC_OK) result.status = status;
     return result;
   }
+  kvc_fork_result Fork(uint64_t id, uint64_t device_stream) {
+    const kvc_fork_item item{id, device_stream};
+    kvc_fork_result result{};
+    if (Stepped([&](Stepper* step) { result = step->Fork(item); })) {
+      if (noting()) return result;
+    } else {
+      const kvc_status status = kvc_sequences_fork(manager_, 1, &item, &result, nullptr);
+      if (status != KVC_OK) result.status = status;
+    }
+    if (result.status == KVC_OK) open_.insert(result.sequence);
+    return result;
+  }
   kvc_truncate_result Truncate(uint64_t id, uint64_t capacity_tokens) {
     const kvc_truncate_item item{id, capacity_tokens};
     kvc_truncate_result result{};

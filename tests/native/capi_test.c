@@ -658,6 +658,34 @@ int main(void) {
     CHECK(status == KVC_STALE_HANDLE && stats(m).cancelled_sequences == 1);
   }
 
+  PHASE("forks");
+  {
+    kvc_create_result a = create(m, tokens, 0, 0);
+    kvc_fork_item item;
+    kvc_fork_result fork;
+    kvc_grow_result grown;
+    kvc_status status;
+    CHECK(grow(m, a.sequence, kBlock + 1).copied_block == KVC_NO_COPY);
+    CHECK(commit(m, a.sequence, tokens, kBlock + 1).status == KVC_OK);
+    item.sequence = a.sequence;
+    item.device_stream = 0;
+    CHECK_OK(kvc_sequences_fork(m, 1, &item, &fork, &err));
+    CHECK(fork.status == KVC_OK && fork.committed_tokens == kBlock + 1 && fork.wait_count == 0);
+    CHECK(commit(m, fork.sequence, tokens, 1).status == KVC_BAD_STATE);
+    grown = grow(m, fork.sequence, kBlock + 2);
+    CHECK(grown.status == KVC_OK && grown.added_pages == 1 && grown.copied_block == 1);
+    CHECK(grown.copied_from != grown.copied_to && grown.copied_tokens == 1);
+    CHECK(stats(m).forked_sequences == 1 && stats(m).copied_pages == 1);
+    CHECK(grow(m, a.sequence, kBlock + 2).copied_block == KVC_NO_COPY);
+    CHECK_OK(kvc_sequences_cancel(m, 1, &a.sequence, &status, &err));
+    CHECK_OK(kvc_sequences_cancel(m, 1, &fork.sequence, &status, &err));
+    CHECK_OK(kvc_sequences_fork(m, 1, &item, &fork, &err));
+    CHECK(fork.status == KVC_STALE_HANDLE);
+    CHECK(kvc_sequences_fork(m, 1, NULL, &fork, &err) == KVC_INVALID_ARGUMENT);
+    CHECK(kvc_page_layout_set(m, NULL, 0, NULL, &err) == KVC_INVALID_ARGUMENT);
+    CHECK(kvc_sequences_fork(m, 1, &item, NULL, &err) == KVC_INVALID_ARGUMENT);
+  }
+
   PHASE("blocks that are being computed");
   CHECK_OK(kvc_manager_reset(m, &err));
   {

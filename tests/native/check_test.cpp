@@ -270,6 +270,29 @@ TEST_F(CheckTest, Holds) {
   EXPECT_EQ(status, KVC_OK);
 }
 
+TEST_F(CheckTest, Forks) {
+  const uint64_t id = Store({8}, 3, 0);
+  const uint32_t token = 1;
+  const kvc_commit_item more{id, 0, 1, 0, 0, {}, 0};
+  kvc_commit_result committed{};
+  m_->Commit(1, &more, {&token, 1}, &committed, nullptr);
+  ASSERT_EQ(committed.status, KVC_OK);
+  const kvc_fork_item item{id, 0};
+  kvc_fork_result forked{};
+  m_->Fork(1, &item, &forked, nullptr);
+  ASSERT_EQ(forked.status, KVC_OK);
+  Expect(nullptr);
+  Sequence& fork = peer_->sequence(forked.sequence);
+  ASSERT_EQ(fork.pages.size(), 2u);
+  Break(peer_->page(fork.pages[1]).holders, 1, "a page's holders are miscounted");
+  Break(fork.committed, kBlock, "a sequence shares room");
+  const kvc_suspend_item suspend{forked.sequence, KVC_SUSPEND_KEEP, 0};
+  kvc_status status = KVC_INTERNAL;
+  m_->Suspend(1, &suspend, &status, nullptr);
+  ASSERT_EQ(status, KVC_OK);
+  Break(fork.committed, kBlock, "a sequence shares room");
+}
+
 TEST_F(CheckTest, Pending) {
   const auto open = [&](uint32_t flags) {
     const std::vector<uint32_t> tokens(2 * kBlock, 9);

@@ -103,6 +103,11 @@ class Engine {
   // Wrong bytes that readers have found, and pages written after they were given up.
   [[nodiscard]] uint64_t wrong() const { return wrong_; }
   uint64_t hits = 0;
+  uint64_t copied() {
+    kvc_stats stats{};
+    m_->Stats(&stats);
+    return stats.copied_pages;
+  }
   uint64_t reclaimed() {
     kvc_stats stats{};
     m_->Stats(&stats);
@@ -110,7 +115,7 @@ class Engine {
   }
 
   void Step() {
-    switch (Below(16)) {
+    switch (Below(20)) {
       case 0:
       case 1:
       case 2:
@@ -140,6 +145,14 @@ class Engine {
         break;
       case 13:
         if (OneIn(12)) m_->Reset();
+        break;
+      case 14:
+      case 15:
+        Fork();
+        break;
+      case 16:
+      case 17:
+        if (!open_.empty()) Close(Below(open_.size()), OneIn(4));
         break;
       default:
         (void)m_->Advance(0, Below(6));
@@ -171,6 +184,7 @@ class Engine {
     uint64_t root = 0;             // history before the first token
     bool suspended = false;
     bool fresh = false;
+    kvc_fence copied{};  // a copy that its kernels have not waited for yet
   };
 
   uint64_t Next() { return random_ = MixedHash::SplitMix64(random_); }
@@ -302,7 +316,40 @@ class Engine {
     m_->Grow(1, &item, &result, nullptr);
     // A page that had been given up was written: a fence was missing.
     if (result.status == KVC_DEVICE_ERROR) ++wrong_;
-    return result.status == KVC_OK;
+    if (result.status != KVC_OK) return false;
+    if (result.wait_count != 0) s->copied = result.wait;
+    if (result.copied_block != KVC_NO_COPY && OneIn(4)) return false;  // not used for now
+    WaitForCopy(s);
+    if (result.copied_block != KVC_NO_COPY) {
+      Kernels(*s, s->tokens, s->tokens.size() / kBlock * kBlock, s->tokens.size(), false);
+    }
+    return true;
+  }
+  void WaitForCopy(Sequence* s) {
+    if (s->copied.device_stream != 0) m_->StreamWait(s->stream->kernels, 1, &s->copied);
+    s->copied = {};
+  }
+  // Both go on, each with tokens of its own.
+  void Fork() {
+    Sequence* s = Pick();
+    if (s == nullptr) return;
+    auto made = std::make_unique<Sequence>(*s);
+    made->copied = {};
+    if (OneIn(2)) made->stream = &streams_[Below(streams_.size())];
+    const kvc_fork_item item{s->id, made->stream->id};
+    kvc_fork_result result{};
+    m_->Fork(1, &item, &result, nullptr);
+    if (result.status != KVC_OK) return;
+    made->id = result.sequence;
+    if (OneIn(2)) {
+      ReadAll(*made, result.waits, result.wait_count);
+    } else {
+      Wait(*made, result.waits, result.wait_count);  // its first kernels come later
+    }
+    open_.push_back(std::move(made));
+    Sequence* fork = open_.back().get();
+    if (OneIn(2)) Compute(fork, 1 + Below(kBlock));
+    if (OneIn(2)) Compute(s, 1 + Below(kBlock));
   }
   void Compute(Sequence* s, uint64_t count) {
     std::vector<uint32_t> tokens(count);
@@ -311,6 +358,7 @@ class Engine {
   }
   void ComputeTokens(Sequence* s, const std::vector<uint32_t>& more) {
     if (more.empty() || !Grow(s, s->tokens.size() + more.size())) return;
+    WaitForCopy(s);
     std::vector<uint32_t> all = s->tokens;
     all.insert(all.end(), more.begin(), more.end());
     kvc_commit_item item{s->id, 0, more.size(), 0, 0, {}, 0};
@@ -340,6 +388,7 @@ class Engine {
   void Speculate(Sequence* s) {
     const uint64_t count = 1 + Below(2 * kBlock);
     if (!Grow(s, s->tokens.size() + count)) return;
+    WaitForCopy(s);
     std::vector<uint32_t> all = s->tokens;
     all.insert(all.end(), count, 2);
     Kernels(*s, all, s->tokens.size(), all.size(), true);
@@ -352,7 +401,8 @@ class Engine {
     const std::unique_ptr<Sequence> s = std::move(open_[index]);
     open_.erase(open_.begin() + static_cast<ptrdiff_t>(index));
     // Kernels may still read all of it while it goes.
-    if (!s->suspended) Kernels(*s, s->tokens, 0, s->tokens.size(), false);
+    const bool used = !s->suspended && s->copied.device_stream == 0;
+    if (used) Kernels(*s, s->tokens, 0, s->tokens.size(), false);
     kvc_status status = KVC_INTERNAL;
     if (cancel) {
       m_->Cancel(1, &s->id, &status, nullptr);
@@ -364,7 +414,9 @@ class Engine {
   void Suspend() {
     Sequence* s = Pick();
     if (s == nullptr) return;
-    if (OneIn(2) && Grow(s, s->tokens.size() + 3 * kBlock)) {
+    const bool grown = OneIn(2) && Grow(s, s->tokens.size() + 3 * kBlock);
+    WaitForCopy(s);
+    if (grown) {
       // Much to keep, with writes on their way to all of it.
       std::vector<uint32_t> all = s->tokens;
       all.insert(all.end(), 3 * kBlock, 3);
@@ -405,6 +457,7 @@ class Engine {
     if (holds_.size() >= 2) return;
     Sequence* s = Pick();
     if (s == nullptr || s->tokens.empty()) return;
+    WaitForCopy(s);
     // It reads when they have been written; our own kernels may read on.
     Begin(s->stream);
     const kvc_fence fence{s->stream->kernels, Position(s->stream->kernels)};
@@ -446,17 +499,19 @@ TEST(Content, EveryByteOfEveryHit) {
   std::printf("KVC_SEED=%llu KVC_OPERATIONS=%llu\n", static_cast<unsigned long long>(seed),
               static_cast<unsigned long long>(operations));
   constexpr uint64_t kRun = 500;
-  uint64_t hits = 0, reclaimed = 0;
+  uint64_t hits = 0, reclaimed = 0, copied = 0;
   for (uint64_t done = 0; done < operations; done += kRun) {
     Engine engine(seed + done, FenceSite::kNone);
     for (uint64_t i = 0; i < kRun; ++i) engine.Step();
     engine.Finish();
     hits += engine.hits;
     reclaimed += engine.reclaimed();
+    copied += engine.copied();
     ASSERT_EQ(engine.wrong(), 0u) << "KVC_SEED=" << seed + done << " KVC_OPERATIONS=" << kRun;
   }
   EXPECT_GT(hits, operations / 50);
   EXPECT_GT(reclaimed, operations / 5000);
+  EXPECT_GT(copied, operations / 200);
 }
 
 // Without any one of them some reader finds something else.
@@ -464,7 +519,7 @@ TEST(Content, EachFenceIsNeeded) {
   for (uint32_t site = 1; site < static_cast<uint32_t>(FenceSite::kCount); ++site) {
     uint64_t runs = 0;
     uint64_t wrong = 0;
-    for (; wrong == 0 && runs < 400; ++runs) {
+    for (; wrong == 0 && runs < 2000; ++runs) {
       Engine engine(77 + runs, static_cast<FenceSite>(site));
       for (uint64_t i = 0; i < 300 && engine.wrong() == 0; ++i) engine.Step();
       engine.Finish();

@@ -32,6 +32,7 @@ class Engine {
     config.lrfu_tau = 20;
     config.max_sequences = 8;
     config.seed = 1;
+    config.page_bytes = 16;
     config.resume_gate_permille = 1000;
     SinkOptions options;
     options.max_entries = 16;
@@ -145,6 +146,7 @@ class Engine {
         return committed.status;
       });
       EXPECT_EQ(committed.status, KVC_OK);
+      if (random_() % 3 == 0) Fork(made.sequence);
     }
     kvc_waiter over[2];
     waited += m_->Waiters(2, over);
@@ -248,6 +250,42 @@ class Engine {
       return released;
     });
     EXPECT_EQ(released, KVC_OK);
+  }
+  // Another goes on from what has been committed, with a token of its own: it is given
+  // a copy of the last block.
+  void Fork(uint64_t id) {
+    const kvc_fork_item item{id, streams_[random_() % kStreams]};
+    kvc_fork_result forked{};
+    Try([&] {
+      m_->Fork(1, &item, &forked, nullptr);
+      return forked.status;
+    });
+    EXPECT_EQ(forked.status, KVC_OK);
+    const kvc_grow_item grow{forked.sequence, forked.committed_tokens + 1};
+    kvc_grow_result grown{};
+    Try([&] {
+      m_->Grow(1, &grow, &grown, nullptr);
+      return grown.status;
+    });
+    if (grown.status == KVC_OK) {
+      EXPECT_NE(grown.copied_block, KVC_NO_COPY);
+      const uint32_t token = 3;
+      const kvc_commit_item commit{forked.sequence, 0, 1, 0, 0, {}, 0};
+      kvc_commit_result committed{};
+      Try([&] {
+        m_->Commit(1, &commit, {&token, 1, nullptr, 0}, &committed, nullptr);
+        return committed.status;
+      });
+      EXPECT_EQ(committed.status, KVC_OK);
+    }
+    kvc_status released = KVC_INTERNAL;
+    Try([&] {
+      m_->Release(1, &forked.sequence, &released, nullptr);
+      return released;
+    });
+    EXPECT_EQ(released, KVC_OK);
+    // Nothing else executes what is queued, which would be more and more.
+    if (!kernels) (void)m_->Advance(0, UINT64_MAX);
   }
   // The same in one step: every operation may fail for want of memory, alone.
   void StepRequest() {
@@ -357,11 +395,14 @@ class Engine {
   // Repeats a call that memory failed, and looks at everything in between.
   template <typename Call>
   void Try(Call&& call) {
-    if (call() != KVC_OUT_OF_MEMORY) return;
+    const kvc_status first = call();
+    if (first != KVC_OUT_OF_MEMORY && first != KVC_DEVICE_ERROR) return;
     ++failures;
     const bool was_counting = counting;
     Check();
-    EXPECT_NE(call(), KVC_OUT_OF_MEMORY) << "there is memory again";
+    const kvc_status again = call();
+    EXPECT_NE(again, KVC_OUT_OF_MEMORY) << "there is memory again";
+    EXPECT_NE(again, KVC_DEVICE_ERROR) << "and the device works again";
     counting = was_counting;
   }
 
@@ -433,6 +474,25 @@ TEST(CoreFaults, EveryAllocationMayFail) {
     ASSERT_LT(n, 2000u);
   }
   EXPECT_GT(failed, 10u) << "the test must reach the allocations it is about";
+}
+
+// For every n the n-th copy is refused by the device.
+TEST(CoreFaults, EveryCopyMayFail) {
+  for (uint64_t n = 1;; ++n) {
+    Engine engine(9);
+    engine.kernels = true;
+    static_cast<HostDevice&>(engine.manager().device()).FailReservation(n);
+    for (int i = 0; i < 200; ++i) {
+      engine.Request();
+      if (i % 3 == 0) engine.Drain();
+    }
+    engine.Check();
+    if (engine.failures == 0) {
+      EXPECT_GT(n, 8u) << "the test must reach the copies it is about";
+      break;
+    }
+    EXPECT_EQ(engine.failures, 1u);
+  }
 }
 
 }  // namespace

@@ -29,6 +29,9 @@ Backend HostBackend() {
     const auto* at = reinterpret_cast<const int32_t*>(address);
     return std::vector<int32_t>(at, at + count);
   };
+  backend.write = [](uint64_t address, const std::vector<int32_t>& values) {
+    std::memcpy(reinterpret_cast<void*>(address), values.data(), values.size() * sizeof(int32_t));
+  };
   return backend;
 }
 
@@ -44,10 +47,20 @@ std::vector<int32_t> ReadDevice(uint64_t address, uint64_t count) {
   return out;
 }
 
+void WriteDevice(uint64_t address, const std::vector<int32_t>& values) {
+  const DriverApi& api = OpenDriver();
+  const DeviceContext context(api, 0);
+  const ContextScope scope(context);
+  KVCAST_CUDA(api, copy_to_device, address, values.data(), values.size() * sizeof(int32_t),
+              nullptr);
+  KVCAST_CUDA(api, stream_synchronize, nullptr);
+}
+
 Backend CudaBackend() {
   Backend backend;
   backend.device = KVC_DEVICE_CUDA;
   backend.read = ReadDevice;
+  backend.write = WriteDevice;
   return backend;
 }
 

@@ -384,12 +384,31 @@ class Session {
                            &written, error),
          error);
     Require(written <= KVC_VIEW_TENSORS, "a view has too many tensors");
+    if (in_.OneIn(2)) {
+      config.tokens_per_block = block_;
+      config.layout = KVC_LAYOUT_COALESCED;
+    }
+    Sane(kvc_page_layout_set(manager_, &config, count, specs.data(), error), error);
   }
   void Lifecycle() {
     kvc_error* error = MaybeError();
     const uint64_t id = Sequence();
     kvc_status status = KVC_OK;
-    switch (in_.Below(9)) {
+    switch (in_.Below(12)) {
+      case 9:
+      case 10:
+      case 11: {
+        const kvc_fork_item item{id, in_.OneIn(2) ? DeviceStream() : 0};
+        kvc_fork_result result{};
+        Sane(kvc_sequences_fork(manager_, 1, &item, &result, error), error);
+        if (Sane(result.status) != KVC_OK) return;
+        Require(std::find(open_.begin(), open_.end(), result.sequence) == open_.end(),
+                "a fork is a sequence that was open");
+        ids_.push_back(result.sequence);
+        open_.push_back(result.sequence);
+        Keep(result.waits, result.wait_count);
+        return;
+      }
       case 6: {
         const kvc_hold_item item{id, in_.Below(3), in_.Below(2)};
         kvc_hold_result result{};
@@ -625,6 +644,12 @@ class Session {
         Require(r.evicted_blocks != 0 && r.first_evicted == next, "told in the wrong place");
         next += r.evicted_blocks;
       }
+      Require(r.copied_block == KVC_NO_COPY ||
+                  (r.status == KVC_OK && r.added_pages != 0 && r.copied_from < pages_ &&
+                   r.copied_to < pages_ && r.copied_from != r.copied_to && r.copied_tokens != 0 &&
+                   r.copied_tokens < block_),
+              "an odd copy");
+      Keep(&r.wait, r.wait_count);
     }
     Require(told == next && told <= room, "told another number of blocks");
     for (uint32_t i = 0; i < told; ++i) {
@@ -792,7 +817,7 @@ class Session {
     const Prompts p = MakePrompts();
     std::vector<kvc_op> ops(in_.Below(9));
     for (kvc_op& op : ops) {
-      op.kind = in_.OneIn(16) ? static_cast<uint32_t>(in_.Nasty()) : 1 + in_.Below(KVC_OP_TABLE);
+      op.kind = in_.OneIn(16) ? static_cast<uint32_t>(in_.Nasty()) : 1 + in_.Below(KVC_OP_FORK);
       op.args.sequence = in_.OneIn(2) ? KVC_STEP_RESULT | in_.Below(8) : Sequence();
       op.args.room[1] = uint64_t{in_.Below(26)} * block_;
       op.args.room[2] = in_.OneIn(4) ? in_.Nasty() : in_.Below(4);
@@ -861,6 +886,7 @@ class Session {
       const auto at = std::find(open_.begin(), open_.end(), id);
       switch (ops[i].kind) {
         case KVC_OP_CREATE:
+        case KVC_OP_FORK:
           if (r.status == KVC_OK) open_.push_back(id);
           break;
         case KVC_OP_GROW:
@@ -893,6 +919,7 @@ class Session {
           break;
       }
       const bool waits_too = ops[i].kind == KVC_OP_CREATE || ops[i].kind == KVC_OP_COMMIT ||
+                             ops[i].kind == KVC_OP_GROW || ops[i].kind == KVC_OP_FORK ||
                              ops[i].kind == KVC_OP_RESUME;
       if (r.status == KVC_OK && waits_too) {
         Require(r.first_wait + r.wait_count <= output.wait_count, "fences beyond those told");

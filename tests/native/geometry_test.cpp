@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "native/src/geometry.h"
 #include "tests/native/abi_support.h"
 #include "tests/native/geometry_support.h"
 
@@ -310,6 +311,49 @@ TEST(Geometry, EachBitBelongsToOneElement) {
     }
   }
   EXPECT_GT(indexed, 500u);
+}
+
+// The parts of a page that its first t tokens take are, byte for byte, those that the
+// formula of the header gives for them.
+TEST(Geometry, PartsOfAPageAreTheBytesOfItsTokens) {
+  for (const kvc_order order : {KVC_ORDER_NHD, KVC_ORDER_HND}) {
+    for (const uint32_t kernel_tokens : {0u, 4u}) {
+      SCOPED_TRACE(std::to_string(order) + " " + std::to_string(kernel_tokens));
+      Model model;
+      model.config.order = order;
+      model.config.kernel_tokens = kernel_tokens;
+      model.AddLayers(2, KVC_DTYPE_FP8_E4M3, 3, 8);
+      model.Add(0, KVC_ROLE_KEY_SCALE, KVC_DTYPE_FP32, 3, 8, 0, 4, 0);
+      model.Add(1, KVC_ROLE_VALUE_SCALE, KVC_DTYPE_FP16, 3, 8, 0, 1, 4);
+      model.AddLatentLayers(1, KVC_DTYPE_BF16, 16, 4);
+      model.specs[model.specs.size() - 2].layer = model.specs.back().layer = 2;
+      ASSERT_EQ(model.Compute(), "");
+      const std::vector<std::vector<PagePart>> parts = PageParts(
+          model.geometry, static_cast<uint32_t>(model.buffers.size()), model.buffers.data());
+      ASSERT_EQ(parts.size(), model.config.tokens_per_block);
+      std::vector<bool> want(model.geometry.page_bytes);
+      for (uint32_t token = 0; token < model.config.tokens_per_block; ++token) {
+        for (size_t i = 0; i < model.specs.size(); ++i) {
+          for (uint32_t head = 0; head < model.specs[i].heads; ++head) {
+            for (uint32_t dim = 0; dim < model.specs[i].head_dim; ++dim) {
+              const auto bit = static_cast<uint64_t>(model.Bit(i, 0, token, head, dim));
+              const uint32_t bits = model.buffers[i].element_bits;
+              for (uint64_t b = bit / 8; b <= (bit + bits - 1) / 8; ++b) want[b] = true;
+            }
+          }
+        }
+        std::vector<bool> got(model.geometry.page_bytes);
+        uint64_t end = 0;
+        for (const PagePart& part : parts[token]) {
+          ASSERT_TRUE(part.offset > end || end == 0) << "in order, and joined where they touch";
+          end = part.offset + part.bytes;
+          ASSERT_LE(end, got.size());
+          for (uint64_t b = part.offset; b < end; ++b) got[b] = true;
+        }
+        ASSERT_EQ(got, want) << token + 1 << " tokens";
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -225,65 +225,161 @@ class Model : public ModelDevice {
     return sequences_.back().get();
   }
 
+  // What a sequence shares with a fork, though it is not in the tree.
+  [[nodiscard]] bool SharesTail(const ModelSequence& s) const {
+    const size_t full = s.tokens.size() / block_;
+    return !s.suspended && s.tokens.size() % block_ != 0 && s.pages[full]->holders > 1;
+  }
+
+  struct Forked {
+    kvc_status status = KVC_OK;
+    ModelSequence* sequence = nullptr;
+    std::vector<ModelFence> waits;
+  };
+  Forked Fork(const ModelSequence& s, uint64_t stream) {
+    Forked result;
+    result.status = s.suspended ? KVC_BAD_STATE : Full() ? KVC_NOT_NOW : KVC_OK;
+    if (result.status == KVC_OK && !GateOpen()) {
+      ++counts.refused_gate;
+      result.status = KVC_NOT_NOW;
+    }
+    if (result.status != KVC_OK) return result;
+    auto made = std::make_unique<ModelSequence>(s);
+    made->stream = stream;
+    made->will_mark = made->awaits = false;  // marks stay with whoever made them
+    made->path.clear();
+    made->pages.resize((s.tokens.size() + block_ - 1) / block_);
+    const std::vector<ModelFence> fences =
+        stream == s.stream ? std::vector<ModelFence>{} : Record(s.stream);
+    std::vector<ModelPageRef> written = made->pages;
+    for (size_t i = 0; i < made->pages.size(); ++i) {
+      ModelPage& page = *made->pages[i];
+      ++page.holders;
+      if (page.block != nullptr && s.epoch == epoch_) continue;
+      page.ready.insert(page.ready.end(), fences.begin(), fences.end());
+    }
+    auto all = std::make_shared<ModelPage>();
+    all->ready = fences;  // also if nothing is shared
+    written.push_back(all);
+    result.waits = WaitsFor(written, stream);
+    ++counts.forked_sequences;
+    sequences_.push_back(std::move(made));
+    result.sequence = sequences_.back().get();
+    return result;
+  }
+
   struct Grown {
     kvc_status status = KVC_OK;
+    uint32_t copied_block = KVC_NO_COPY;
+    uint32_t copied_from = 0;
+    uint32_t copied_tokens = 0;
+    ModelFence wait;  // stream 0: none
     uint32_t added = 0;
     uint32_t evicted = 0;
     uint32_t leaving_min = 0;  // bounds, NOT_NOW only
     uint32_t leaving_max = 0;
     std::vector<ModelBlockRef> victims;  // the blocks that went, in order
   };
-  Grown Grow(ModelSequence& s, uint64_t capacity_tokens) {
+  // A copy that is not made on the sequence's stream is made on the device's own,
+  // `copies`.
+  Grown Grow(ModelSequence& s, uint64_t capacity_tokens, uint64_t copies) {
     Grown result;
     if (s.suspended) {
       result.status = KVC_BAD_STATE;
       return result;
     }
     const uint64_t target = (capacity_tokens + block_ - 1) / block_;
-    if (target <= s.pages.size()) return result;
+    bool shared = capacity_tokens > s.tokens.size() && SharesTail(s);
+    if (target <= s.pages.size() && !shared) return result;
     if (target > total_) {
       ++counts.refused_never_fits;
       result.status = KVC_NEVER_FITS;
       return result;
     }
-    const uint64_t need = target - s.pages.size();
+    uint64_t need = target > s.pages.size() ? target - s.pages.size() : 0;
+    const size_t tail = s.tokens.size() / block_;
+    if (shared) ++need;
     Poll();
     uint64_t own = 0;
     for (const ModelPageRef& page : quarantine_) own += UsableBy(page->used, s.stream) ? 1 : 0;
-    uint64_t demand = need > own + free_ ? need - own - free_ : 0;
-    std::vector<ModelBlockRef> victims = Victims(demand, s.stream);
-    // The last resort: what suspended sequences keep, the latest first.
+    uint64_t demand = 0;
+    std::vector<ModelBlockRef> victims;
     std::vector<ModelSequence*> stripped;
-    if (victims.size() < demand) {
+    // With `unshare`: whoever keeps that page gives up what it keeps in any case.
+    const auto plan = [&](const ModelPageRef& unshare) {
+      demand = need > own + free_ ? need - own - free_ : 0;
+      victims = Victims(demand, s.stream);
+      stripped.clear();
+      if (victims.size() == demand && unshare == nullptr) return true;
+      // The last resort: what suspended sequences keep, the latest first.
       std::vector<ModelSequence*> keepers;
       for (const auto& other : sequences_) {
         if (other->suspended && !other->pages.empty()) keepers.push_back(other.get());
       }
       std::sort(keepers.begin(), keepers.end(),
                 [](auto* a, auto* b) { return a->suspended_at > b->suspended_at; });
+      const auto free_from = std::stable_partition(keepers.begin(), keepers.end(), [&](auto* k) {
+        return unshare != nullptr && Has(*k, unshare);
+      });
       uint64_t gain = 0;
-      for (ModelSequence* keeper : keepers) {
-        if (victims.size() + gain >= demand) break;
-        for (const ModelPageRef& page : keeper->pages) {
-          if (page->holders == 1 && UsableBy(page->ready, s.stream) &&
+      std::map<const ModelPage*, uint32_t> less;
+      for (auto keeper = keepers.begin(); keeper != keepers.end(); ++keeper) {
+        if (keeper >= free_from && victims.size() + gain >= demand) break;
+        for (const ModelPageRef& page : (*keeper)->pages) {
+          if (page->holders == ++less[page.get()] && UsableBy(page->ready, s.stream) &&
               UsableBy(page->used, s.stream)) {
             ++gain;
           }
         }
-        stripped.push_back(keeper);
+        stripped.push_back(*keeper);
       }
-      if (victims.size() + gain >= demand) {
-        demand = demand > gain ? demand - gain : 0;
-        victims.resize(demand);
+      if (victims.size() + gain < demand) return false;
+      demand = demand > gain ? demand - gain : 0;
+      victims.resize(demand);
+      return true;
+    };
+    bool enough = plan(nullptr);
+    if (!enough && shared) {
+      uint32_t kept = 0;
+      for (const auto& other : sequences_) {
+        kept += other->suspended && Has(*other, s.pages[tail]) ? 1 : 0;
+      }
+      if (kept + 1 == s.pages[tail]->holders) {
+        --need;
+        enough = plan(s.pages[tail]);
+        shared = !enough;
+        if (!enough) ++need;
       }
     }
-    if (victims.size() < demand) {
+    if (!enough) {
+      demand = need > own + free_ ? need - own - free_ : 0;
       ++counts.refused_not_now;
       result.status = KVC_NOT_NOW;
       result.leaving_min = static_cast<uint32_t>(quarantine_.size() - own);
-      result.leaving_max = static_cast<uint32_t>(result.leaving_min + cached() - victims.size());
+      result.leaving_max =
+          static_cast<uint32_t>(result.leaving_min + cached() - Victims(demand, s.stream).size());
       return result;
     }
+    // A stream waits for other streams, not for steps; the device's own for both.
+    const bool queues = s.stream != 0 && !IsSteps(s.stream);
+    std::vector<ModelFence> after;
+    if (shared) {
+      if (!queues) OpenOwn(copies);
+      const uint64_t on = queues ? s.stream : copies;
+      after = WaitsFor({s.pages[tail]}, on);
+      const auto steps = [&](const ModelFence& fence) { return IsSteps(fence.stream); };
+      if (queues && std::any_of(after.begin(), after.end(), steps)) {
+        result.status = KVC_NOT_NOW;
+        return result;
+      }
+      if (!queues && s.stream != 0 && !Idle(s.stream)) {
+        after.erase(std::remove_if(after.begin(), after.end(),
+                                   [&](const ModelFence& f) { return f.stream == s.stream; }),
+                    after.end());
+        after.push_back(Record(s.stream).front());
+      }
+    }
+    std::vector<ModelPageRef> made;
     for (ModelSequence* keeper : stripped) {
       counts.reclaimed_pages += keeper->pages.size();
       Strip(*keeper);
@@ -309,13 +405,33 @@ class Model : public ModelDevice {
       } else {
         --free_;
       }
-      s.pages.push_back(NewPage());
+      made.push_back(NewPage());
     }
     for (const ModelBlockRef& block : victims) {
       result.victims.push_back(block);
       Evict(block);
-      s.pages.push_back(NewPage());
+      made.push_back(NewPage());
     }
+    if (shared) {
+      // The first of all takes the place of the one that is shared.
+      const uint64_t on = queues ? s.stream : copies;
+      const ModelPageRef old = s.pages[tail];
+      result.copied_block = static_cast<uint32_t>(tail);
+      result.copied_from = old->id;
+      result.copied_tokens = static_cast<uint32_t>(s.tokens.size() % block_);
+      Copy(on, after);
+      const ModelFence fence = Record(on).front();
+      old->used.push_back(fence);
+      if (!queues) {
+        made.front()->ready.push_back(fence);
+        result.wait = fence;
+      }
+      s.pages[tail] = made.front();
+      made.erase(made.begin());
+      Drop(old, {});
+      ++counts.copied_pages;
+    }
+    s.pages.insert(s.pages.end(), made.begin(), made.end());
     for (const ModelBlockRef& block : victims) {
       counts.evicted_ended_blocks += block->own < 0 ? 1 : 0;
       counts.evicted_ttl_blocks += block->expired ? 1 : 0;
@@ -338,7 +454,8 @@ class Model : public ModelDevice {
   Committed Commit(ModelSequence& s, const std::vector<uint32_t>& tokens,
                    const ModelFence* fence = nullptr) {
     Committed result;
-    if (s.suspended || s.tokens.size() + tokens.size() > s.pages.size() * block_) {
+    if (s.suspended || s.tokens.size() + tokens.size() > s.pages.size() * block_ ||
+        (!tokens.empty() && SharesTail(s))) {
       result.status = KVC_BAD_STATE;
       return result;
     }
@@ -818,6 +935,9 @@ class Model : public ModelDevice {
     auto page = std::make_shared<ModelPage>();
     page->holders = 1;
     return page;
+  }
+  static bool Has(const ModelSequence& s, const ModelPageRef& page) {
+    return std::find(s.pages.begin(), s.pages.end(), page) != s.pages.end();
   }
   // Lists of cached blocks by the priority they are listed under, the least
   // recently used first.

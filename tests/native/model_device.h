@@ -29,6 +29,12 @@ class ModelDevice {
     OpenStream(id);
     streams_[id].steps = true;
   }
+  // The device's own, for copies; nobody else's work is on it.
+  void OpenOwn(uint64_t id) {
+    if (streams_.count(id) != 0) return;
+    OpenStream(id);
+    streams_[id].open = false;
+  }
   [[nodiscard]] bool IsSteps(uint64_t id) const { return id != 0 && streams_.at(id).steps; }
   [[nodiscard]] uint64_t Begun(uint64_t id) const { return streams_.at(id).submitted; }
   [[nodiscard]] bool Idle(uint64_t id) const {
@@ -111,6 +117,15 @@ class ModelDevice {
     streams_.at(stream).queue.push_back(op);
     ++streams_.at(stream).submitted;
     PassWaits();
+  }
+  // A copy behind fences that have not been reached, in the order of their streams'
+  // slots, which are the low bits of their ids.
+  void Copy(uint64_t stream, std::vector<ModelFence> after) {
+    std::sort(after.begin(), after.end(), [](const ModelFence& a, const ModelFence& b) {
+      return a.stream % 64 < b.stream % 64;
+    });
+    for (const ModelFence& fence : after) Submit(stream, {true, fence});
+    Submit(stream, {});
   }
   // Waits that have nothing to wait for take no time.
   void PassWaits() {

@@ -63,6 +63,7 @@ enum class Kind : uint32_t {
   kProbe,
   kWhere,
   kGrow,
+  kFork,
   kCommit,
   kRequest,
   kScribble,
@@ -95,11 +96,11 @@ enum class Kind : uint32_t {
 };
 const char* Name(Kind kind) {
   static const char* const kNames[] = {
-      "create",       "probe",     "where",  "grow",     "commit",   "request", "scribble",
-      "release",      "end",       "retain", "pin",      "unpin",    "drop",    "expire",
-      "release many", "suspend",   "resume", "truncate", "stop",     "cancel",  "step",
-      "together",     "waiters",   "share",  "hold",     "end hold", "stale",   "reset",
-      "advance",      "turn over", "drain",  "quiet",    "settle"};
+      "create",   "probe",        "where",     "grow",   "fork",     "commit",   "request",
+      "scribble", "release",      "end",       "retain", "pin",      "unpin",    "drop",
+      "expire",   "release many", "suspend",   "resume", "truncate", "stop",     "cancel",
+      "step",     "together",     "waiters",   "share",  "hold",     "end hold", "stale",
+      "reset",    "advance",      "turn over", "drain",  "quiet",    "settle"};
   return kNames[static_cast<uint32_t>(kind)];
 }
 
@@ -135,7 +136,8 @@ RunSetup RandomRunSetup(Draw& draw) {
   setup.cache.run = draw.From<uint32_t>({0, 0, 1, 3});
   setup.cache.pins = draw.From<uint32_t>({0, 2, 6, 100});
   setup.cache.seed = 1 + draw.Below(UINT32_MAX);
-  setup.streams = static_cast<uint32_t>(draw.Below(5));
+  // With the device's own there are no more others than a result has fences.
+  setup.streams = static_cast<uint32_t>(draw.Below(KVC_MAX_WAITS));
   setup.images = draw.OneIn(3);
   setup.cache.multimodal = static_cast<kvc_multimodal>(draw.Below(2));
   setup.cache.digests = draw.From<uint32_t>({0, 0, 1, 3});
@@ -160,7 +162,8 @@ Operation RandomOperation(Draw& draw) {
       Kind::kCommit,   Kind::kTogether, Kind::kHold,     Kind::kEndHold,     Kind::kEndHold,
       Kind::kWaiters,  Kind::kWaiters,  Kind::kResume,   Kind::kShare,       Kind::kShare,
       Kind::kAdvance,  Kind::kAdvance,  Kind::kTurnOver, Kind::kDrain,       Kind::kDrain,
-      Kind::kQuiet,    Kind::kSettle};
+      Kind::kQuiet,    Kind::kSettle,   Kind::kFork,     Kind::kFork,        Kind::kFork,
+      Kind::kFork,     Kind::kGrow};
   const Kind kind = draw.From(kKinds);
   return {kind, draw.Next()};
 }
@@ -216,6 +219,9 @@ class Lockstep {
         break;
       case Kind::kGrow:
         Grow(draw);
+        break;
+      case Kind::kFork:
+        Fork(draw);
         break;
       case Kind::kCommit:
         Commit(draw);
@@ -439,6 +445,17 @@ class Lockstep {
     model_.StreamWait(s.stream, want);
   }
 
+  // Whose kernels the manager does not see waits until all has happened that they
+  // might have to wait for.
+  void WaitItself(uint64_t stream, bool waits) {
+    if (!waits || (stream != 0 && !model_.IsSteps(stream))) return;
+    Same("end all steps", kvc_step_done(cache_.manager(), 0, UINT64_MAX, nullptr), KVC_OK);
+    model_.EndSteps();
+    uint64_t executed = 0;
+    Same("advance", kvc_host_advance(cache_.manager(), 0, UINT64_MAX, &executed, nullptr), KVC_OK);
+    Equal("executed", executed, model_.AdvanceAll());
+  }
+
   // Compares all that can be read of a sequence; learns the ids of new pages.
   void CheckSequence(const ModelSequence& s) {
     kvc_sequence_info info;
@@ -630,19 +647,50 @@ class Lockstep {
     if (draw.OneIn(32)) capacity = uint64_t{model_.total()} * model_.block() + 1;
     GrowTo(*s, capacity);
   }
+  // Mostly on the same stream.
+  void Fork(Draw& draw) {
+    ModelSequence* s = Pick(draw);
+    if (s == nullptr) return;
+    const uint64_t other = draw.From(model_.OpenStreams());
+    const uint64_t stream = draw.OneIn(2) ? s->stream : other;
+    const kvc_fork_result r = cache_.Fork(s->id, stream);
+    Model::Forked want = model_.Fork(*s, stream);
+    Same("fork", r.status, want.status);
+    if (want.status != KVC_OK) return;
+    want.sequence->id = r.sequence;
+    JudgeForked(r, &want);
+    WaitFor(*want.sequence, r.waits, r.wait_count, want.waits);
+    WaitItself(stream, r.wait_count != 0);
+    CheckSequence(*want.sequence);
+  }
+  void JudgeForked(const kvc_fork_result& r, Model::Forked* want) {
+    Equal("forked tokens", r.committed_tokens, want->sequence->tokens.size());
+    CheckWaits("fork", r.waits, r.wait_count, want->waits);
+  }
   bool GrowTo(ModelSequence& s, uint64_t capacity) {
     // Room for all or not quite, now and then none.
     const size_t room = capacity % 3 == 0 ? model_.total() : capacity % 5;
     std::vector<kvc_evicted_block> told(room);
     const kvc_grow_result r = cache_.Grow(s.id, capacity, &told);
     JudgeGrown(s, capacity, r, told, room);
+    WaitItself(s.stream, r.wait_count != 0);
     CheckSequence(s);
     return r.status == KVC_OK;
   }
   void JudgeGrown(ModelSequence& s, uint64_t capacity, const kvc_grow_result& r,
                   const std::vector<kvc_evicted_block>& told, size_t room) {
-    const Model::Grown want = model_.Grow(s, capacity);
+    const Model::Grown want = model_.Grow(s, capacity, r.wait.device_stream);
     Same("grow", r.status, want.status);
+    Equal("copied block", r.copied_block, want.copied_block);
+    Equal("copied tokens", r.copied_tokens, want.copied_tokens);
+    Equal("fences of a copy", r.wait_count, want.wait.stream != 0 ? 1 : 0);
+    Equal("stream of a copy", r.wait.device_stream, want.wait.stream);
+    if (want.copied_block != KVC_NO_COPY) {
+      Equal("copied page", r.copied_from, want.copied_from);
+      ModelPage* copy = s.pages[want.copied_block].get();
+      copy->id = r.copied_to;
+      if (!model_.owner.emplace(copy->id, copy).second) Fail("a copy is in a page of another");
+    }
     Equal("added pages", r.added_pages, want.added);
     Equal("evicted blocks", r.evicted_blocks, want.evicted);
     CheckTold(r, told, room, want.victims);
@@ -678,7 +726,7 @@ class Lockstep {
   }
   void CommitTokens(ModelSequence& s, const std::vector<uint32_t>& tokens,
                     const ModelFence* fence = nullptr) {
-    Compute(s, tokens);
+    if (!model_.SharesTail(s)) Compute(s, tokens);  // else it may not write
     const kvc_fence raw =
         fence != nullptr ? kvc_fence{fence->stream, fence->position} : kvc_fence{};
     const kvc_commit_result r =
@@ -754,7 +802,8 @@ class Lockstep {
       kRelease,
       kCancel,
       kEnd,
-      kStop
+      kStop,
+      kFork
     };
     ModelPrompt prompt;
     prompt.tokens = RandomPrompt(draw, &prompt.scope);
@@ -769,7 +818,7 @@ class Lockstep {
       d.s = opens && draw.OneIn(3) ? nullptr : Pick(draw);
       if (d.s == nullptr && !opens) break;
       d.what = draw.From<uint32_t>({kGrow, kGrow, kGrow, kTruncate, kCommit, kCommit, kCommit,
-                                    kCommit, kSuspend, kSuspend, kResume});
+                                    kCommit, kSuspend, kSuspend, kResume, kFork});
       // What ends a sequence is rarer: the other operations need some that are open.
       if (draw.OneIn(12)) d.what = draw.From<uint32_t>({kRelease, kCancel, kEnd, kStop});
       const uint64_t have = d.s == nullptr ? 0 : d.s->tokens.size();
@@ -780,7 +829,9 @@ class Lockstep {
       } else if (d.what == kCommit) {
         // The fake engine's kernels are queued before the step: into pages that are
         // known, once for each sequence.
-        if (d.s == nullptr || d.s->suspended || !committed.insert(d.s).second) continue;
+        if (d.s == nullptr || d.s->suspended || model_.SharesTail(*d.s) ||
+            !committed.insert(d.s).second)
+          continue;
         const uint64_t room = d.s->pages.size() * model_.block() - have;
         d.tokens = NextTokens(draw, *d.s,
                               draw.From<uint64_t>({std::min<uint64_t>(1, room), room / 2, room}));
@@ -802,6 +853,7 @@ class Lockstep {
       kvc_truncate_result truncated;
       kvc_commit_result committed;
       kvc_resume_result resumed;
+      kvc_fork_result forked;
       kvc_status status;
     };
     kvc_create_result opened{};
@@ -833,6 +885,9 @@ class Lockstep {
             break;
           case kStop:
             r.status = cache_.Stop(id, d.number);
+            break;
+          case kFork:
+            r.forked = cache_.Fork(id, prompt.stream);
             break;
           default:
             r.status = d.what == kRelease  ? cache_.Release(id)
@@ -875,6 +930,7 @@ class Lockstep {
       }
     }
     std::set<ModelSequence*> closed;
+    std::set<uint64_t> itself;  // streams that the manager cannot make wait
     for (size_t i = 0; i < drawn.size(); ++i) {
       const Drawn& d = drawn[i];
       const Results& r = results[i];
@@ -884,6 +940,7 @@ class Lockstep {
                                : d.what == kTruncate ? r.truncated.status
                                : d.what == kCommit   ? r.committed.status
                                : d.what == kResume   ? r.resumed.status
+                               : d.what == kFork     ? r.forked.status
                                                      : r.status;
         Same("together with nobody", got, KVC_STALE_HANDLE);
         continue;
@@ -891,7 +948,20 @@ class Lockstep {
       switch (d.what) {
         case kGrow:
           JudgeGrown(*s, d.number, r.grown, r.told, model_.total());
+          if (r.grown.wait_count != 0) itself.insert(s->stream);
           break;
+        case kFork: {
+          Model::Forked want = model_.Fork(*s, prompt.stream);
+          Same("fork together", r.forked.status, want.status);
+          if (want.status != KVC_OK) break;
+          want.sequence->id = r.forked.sequence;
+          JudgeForked(r.forked, &want);
+          waits.push_back({prompt.stream,
+                           {r.forked.waits, r.forked.waits + r.forked.wait_count},
+                           std::move(want.waits)});
+          if (r.forked.wait_count != 0) itself.insert(prompt.stream);
+          break;
+        }
         case kTruncate: {
           uint32_t freed = 0;
           Same("truncate together", r.truncated.status, model_.Truncate(*s, d.number, &freed));
@@ -944,6 +1014,7 @@ class Lockstep {
            KVC_OK);
       model_.StreamWait(w.stream, w.want);
     }
+    for (const uint64_t stream : itself) WaitItself(stream, true);
     for (const auto& s : model_.sequences()) CheckSequence(*s);
   }
   static uint64_t Mark(const ModelKey& key) { return kvcast::LoadBigEndian64(key.data() + 8); }
@@ -957,7 +1028,7 @@ class Lockstep {
   // Late writes to pages that are not committed.
   void Scribble(Draw& draw) {
     ModelSequence* s = Pick(draw);
-    if (s == nullptr || s->suspended) return;
+    if (s == nullptr || s->suspended || model_.SharesTail(*s)) return;
     for (size_t i = s->tokens.size() / model_.block(); i < s->pages.size(); ++i) {
       HostFill(*s, i, draw.Next());
     }
@@ -1140,6 +1211,7 @@ class Lockstep {
     Same("suspend", cache_.Suspend(id, true), KVC_STALE_HANDLE);
     Same("resume", cache_.Resume(id).status, KVC_STALE_HANDLE);
     Same("truncate", cache_.Truncate(id, 0).status, KVC_STALE_HANDLE);
+    Same("fork", cache_.Fork(id, 0).status, KVC_STALE_HANDLE);
     Same("stop", cache_.Stop(id, 0), KVC_STALE_HANDLE);
   }
   void Advance(Draw& draw) {
@@ -1304,6 +1376,8 @@ class Lockstep {
     Equal("roots", got.roots, model_.Roots());
     Equal("sequences", got.sequences, model_.sequences().size());
     Equal("created sequences", got.created_sequences, want.created_sequences);
+    Equal("forked sequences", got.forked_sequences, want.forked_sequences);
+    Equal("copied pages", got.copied_pages, want.copied_pages);
     Equal("asked blocks", got.asked_blocks, want.asked_blocks);
     Equal("matched blocks", got.matched_blocks, want.matched_blocks);
     Equal("stored blocks", got.stored_blocks, want.stored_blocks);

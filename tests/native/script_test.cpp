@@ -184,6 +184,7 @@ class Script {
     if (op.name == "probe") return Probe(op);
     if (op.name == "where") return Where(op);
     if (op.name == "grow") return Grow(op);
+    if (op.name == "fork") return Fork(op);
     if (op.name == "commit") return Commit(op);
     if (op.name == "suspend") {
       const uint64_t id = Sequence(op.Next()).id;
@@ -387,8 +388,23 @@ class Script {
     return Line("matched " + std::to_string(r.matched_tokens) +
                 (r.pending_tokens == 0 ? "" : ", pending " + std::to_string(r.pending_tokens)));
   }
+  std::string Fork(Operation& op) {
+    const std::string name = op.Next();
+    const uint64_t from = Sequence(op.Next()).id;
+    const std::string on = op.Named("on", "");
+    Named made;
+    made.device_stream = on.empty() ? 0 : StreamId(on);
+    const kvc_fork_result r = cache_->Fork(from, made.device_stream);
+    if (r.status != KVC_OK) return Line(Status(r.status));
+    if (r.wait_count > KVC_MAX_WAITS) Bad("a script must not need more fences than a result holds");
+    made.id = r.sequence;
+    made.waits.assign(r.waits, r.waits + r.wait_count);
+    sequences_[name] = made;
+    return Line("committed " + std::to_string(r.committed_tokens) + Waits(r.waits, r.wait_count));
+  }
   std::string Grow(Operation& op) {
-    const uint64_t id = Sequence(op.Next()).id;
+    const std::string name = op.Next();
+    const uint64_t id = Sequence(name).id;
     const uint64_t tokens = Number(op.Next());
     std::vector<kvc_evicted_block> told(op.Count("room", 0));
     const kvc_grow_result r = cache_->Grow(id, tokens, &told);
@@ -402,7 +418,20 @@ class Script {
     }
     if (r.status != KVC_OK) return Line(Status(r.status));
     return Line("added " + std::to_string(r.added_pages) + ", evicted " +
-                std::to_string(r.evicted_blocks) + Told(told));
+                std::to_string(r.evicted_blocks) + Copied(name, r) + Told(told));
+  }
+  std::string Copied(const std::string& name, const kvc_grow_result& r) {
+    if (r.copied_block == KVC_NO_COPY) return "";
+    if (r.wait_count != 0) {
+      // The device's own stream has no name until it is met.
+      const auto known = std::find_if(streams_.begin(), streams_.end(), [&](const auto& stream) {
+        return stream.second == r.wait.device_stream;
+      });
+      if (known == streams_.end()) streams_.emplace_back("copies", r.wait.device_stream);
+      sequences_.at(name).waits.assign(1, r.wait);
+    }
+    return ", copied block " + std::to_string(r.copied_block) + " with " +
+           std::to_string(r.copied_tokens) + Waits(&r.wait, r.wait_count);
   }
   // Blocks by the tokens that `where` has met them with.
   std::string BlockById(uint64_t id) {
@@ -797,6 +826,9 @@ class Script {
   std::string Counters() {
     const kvc_stats s = cache_->Stats();
     return Nonzero({{"created", s.created_sequences},
+                    {"forked", s.forked_sequences},
+                    {"copied", s.copied_pages},
+                    {"copied bytes", s.copied_bytes},
                     {"asked", s.asked_blocks},
                     {"matched", s.matched_blocks},
                     {"stored", s.stored_blocks},

@@ -138,7 +138,7 @@ TEST_F(StepTest, OperationsThatCannotBeAreRefusedAlone) {
   group.args.table.group = 1;
   kvc_op prompt = Create(0);
   prompt.args.prompt = 7;
-  const auto& r = Run({Create(0), strange, Op(0, 1), Op(KVC_OP_TABLE + 1, 1), Op(UINT32_MAX, 1),
+  const auto& r = Run({Create(0), strange, Op(0, 1), Op(KVC_OP_FORK + 1, 1), Op(UINT32_MAX, 1),
                        beyond, Table(KVC_STEP_RESULT | 0, 2), group, Create(1, 0, 0), prompt,
                        Grow(KVC_STEP_RESULT, 4)});
   for (size_t i = 1; i + 1 < r.size(); ++i) EXPECT_EQ(r[i].status, KVC_INVALID_ARGUMENT) << i;

@@ -69,8 +69,17 @@ class Stepper {
     const bool first = noting();
     const kvc_op_result r = Take(KVC_OP_GROW, op);
     const kvc_op_grown& g = r.of.grown;
-    kvc_grow_result result{r.status,        g.added_pages, g.evicted_blocks,
-                           g.leaving_pages, KVC_NOT_TOLD,  0};
+    kvc_grow_result result{};
+    result.status = r.status;
+    result.added_pages = g.added_pages;
+    result.evicted_blocks = g.evicted_blocks;
+    result.leaving_pages = g.leaving_pages;
+    result.first_evicted = KVC_NOT_TOLD;
+    result.copied_block = g.copied_block;
+    result.copied_from = g.copied_from;
+    result.copied_to = g.copied_to;
+    result.copied_tokens = g.copied_tokens;
+    result.wait_count = Waits(r, &result.wait);
     if (told == nullptr || first) return result;
     if (r.status == KVC_OK && g.evicted_blocks != 0 && g.evicted_blocks <= told->size()) {
       const auto begin = evicted_.begin() + g.first_evicted;
@@ -96,6 +105,17 @@ class Stepper {
     result.deduplicated_blocks = c.deduplicated_blocks;
     result.first_changed_block = c.first_changed_block;
     result.committed_tokens = c.committed_tokens;
+    result.wait_count = Waits(r, result.waits);
+    return result;
+  }
+  kvc_fork_result Fork(const kvc_fork_item& item) {
+    kvc_op op{};
+    op.args.fork = item;
+    const kvc_op_result r = Take(KVC_OP_FORK, op);
+    kvc_fork_result result{};
+    result.status = r.status;
+    result.sequence = r.sequence;
+    result.committed_tokens = r.of.forked_tokens;
     result.wait_count = Waits(r, result.waits);
     return result;
   }
@@ -227,7 +247,8 @@ class Stepper {
     }
     op.kind = kind;
     kvc_op_result result{};
-    if (kind == KVC_OP_CREATE) result.sequence = KVC_STEP_RESULT | ops_.size();
+    if (kind == KVC_OP_CREATE || kind == KVC_OP_FORK)
+      result.sequence = KVC_STEP_RESULT | ops_.size();
     ops_.push_back(op);
     return result;
   }

@@ -565,8 +565,18 @@ typedef struct kvc_grow_result {
   uint32_t leaving_pages; /* NOT_NOW: pages that nobody holds, but that fences keep from this
                              sequence's stream, directly or through a block built on theirs */
   uint32_t first_evicted; /* where the item's blocks begin in evicted[], or KVC_NOT_TOLD */
-  uint32_t reserved;
+  uint32_t copied_block;  /* the block whose page was shared with a fork and is a copy now; else
+                             KVC_NO_COPY, and what follows is 0 */
+  uint32_t copied_from;   /* the page that was shared */
+  uint32_t copied_to;     /* the sequence's own now; one of added_pages */
+  uint32_t copied_tokens; /* that they have in common, from the first one on */
+  uint32_t wait_count;    /* 1 if `wait` is to be waited for before the copy is used: it was not
+                             made on the sequence's own device stream */
+  kvc_fence wait;
 } kvc_grow_result;
+
+/* kvc_grow_result.copied_block: nothing was copied. */
+#define KVC_NO_COPY UINT32_MAX
 
 /* A block's id is its generation << 32 | its place in the tree: never used twice
  * by one manager. */
@@ -598,7 +608,18 @@ typedef struct kvc_evicted_block {
  * holds: those of ended conversations, then those of the lowest priority, and of
  * these the least recently used. A block never goes before its children. Per item: NEVER_FITS (more
  * than the whole pool), NOT_NOW, STALE_HANDLE, DEVICE_ERROR (KVC_CONFIG_POISON: a page was written
- * after it had been given up), OUT_OF_MEMORY. Nothing is evicted unless the demand is met.
+ * after it had been given up, or no copy could be queued), OUT_OF_MEMORY. Nothing is evicted unless
+ * the demand is met.
+ *
+ * Room is what a sequence may write. So whoever shares a partly filled last block
+ * with a fork (kvc_sequences_fork) grows before it writes, also into a block that it
+ * has: an item that asks for more than what is committed gets a page of its own in the
+ * shared one's place, with a copy of what is committed in it; the last who holds it
+ * writes in place. The copy is queued on the sequence's device stream; for the host
+ * (stream 0) and streams of steps on one of the library's own, and result.wait says
+ * when it is done. Pages without memory (page_bytes 0) are copied by the engine, as
+ * result says, before anything else that it does with pages of later calls. NOT_NOW also
+ * when a device stream would have to wait for a step of the host to make the copy.
  *
  * What was evicted is told in evicted[0..evicted_capacity), item by item, children
  * before parents; *evicted_count is the number of entries written. The blocks of an
@@ -643,15 +664,16 @@ typedef struct kvc_commit_result {
  * Records a fence on the sequence's device stream for the pages published or
  * given back. Per item: BAD_STATE (more than the capacity), STALE_HANDLE,
  * INVALID_ARGUMENT, OUT_OF_MEMORY, NOT_NOW (max_digests different digests are in
- * use), NEVER_FITS (the item alone has more). */
+ * use), NEVER_FITS (the item alone has more). BAD_STATE also for tokens in a last block
+ * that a fork shares: grow first. */
 KVC_API kvc_status kvc_sequences_commit(kvc_manager* manager, uint32_t count,
                                         const kvc_commit_item* items, const uint32_t* tokens,
                                         uint64_t token_count, const uint8_t* bytes,
                                         uint64_t byte_count, kvc_commit_result* results,
                                         kvc_error* error) KVC_NOEXCEPT;
 
-/* Writes all fences that the last create, resume or commit of the sequence named, into
- * fences[0..capacity). *count is their number, at most 63, also when it exceeds
+/* Writes all fences that the last create, fork, resume, commit or copying grow of the sequence
+ * named, into fences[0..capacity). *count is their number, at most 63, also when it exceeds
  * `capacity` (then KVC_INVALID_ARGUMENT and nothing else is written). */
 KVC_API kvc_status kvc_sequence_waits(kvc_manager* manager, uint64_t sequence, uint32_t capacity,
                                       kvc_fence* fences, uint32_t* count,
@@ -874,6 +896,34 @@ KVC_API kvc_status kvc_sequences_retain(kvc_manager* manager, uint32_t count,
 KVC_API kvc_status kvc_expire(kvc_manager* manager, uint64_t now_ns, uint32_t max_blocks,
                               uint32_t* expired, uint32_t* more, kvc_error* error) KVC_NOEXCEPT;
 
+typedef struct kvc_fork_item {
+  uint64_t sequence;
+  uint64_t device_stream; /* of the fork; 0 = the host itself */
+} kvc_fork_item;
+
+typedef struct kvc_fork_result {
+  kvc_status status;
+  uint32_t wait_count;       /* as in kvc_create_result */
+  uint64_t sequence;         /* the fork */
+  uint64_t committed_tokens; /* that it has in common with the other */
+  kvc_fence waits[KVC_MAX_WAITS];
+} kvc_fork_result;
+
+/* Opens sequences that go on from what others have committed: beams, several
+ * answers to one prompt. A fork shares the pages of all committed tokens, the
+ * partly filled last block included, and takes none; room that was not committed
+ * stays the other's. It has the same scope, stop position and retention of later
+ * blocks, is detached if the other is, and from then on they go separate ways, in
+ * any order: whoever is the first to write into the shared last block is given a copy
+ * by the grow that asks for the room (see kvc_sequences_grow). What had been written but
+ * not committed is not shared and must be written anew after that grow. Per item: BAD_STATE
+ * (suspended), STALE_HANDLE, NOT_NOW (max_sequences are open, or the gate, see
+ * kvc_sequences_create), INVALID_ARGUMENT (also device streams, steps apart, of pages without
+ * memory: the library cannot guard what the engine copies), OUT_OF_MEMORY. */
+KVC_API kvc_status kvc_sequences_fork(kvc_manager* manager, uint32_t count,
+                                      const kvc_fork_item* items, kvc_fork_result* results,
+                                      kvc_error* error) KVC_NOEXCEPT;
+
 typedef struct kvc_pin_result {
   kvc_status status;
   uint32_t pinned_blocks;
@@ -999,6 +1049,7 @@ typedef struct kvc_stats {
   uint64_t pinned_pages; /* a page counts once for each of its pins; they are live */
   uint64_t peak_pinned_pages;
   uint64_t peak_quarantined_pages;
+  uint64_t forked_sequences;
   uint64_t digests;           /* different multimodal digests in use */
   uint64_t copied_pages;      /* inside the pool: tails of forks */
   uint64_t copied_bytes;      /* of these, by the device; 0 where the engine has the memory */
@@ -1329,6 +1380,15 @@ KVC_API kvc_status kvc_geometry_compute(const kvc_geometry_config* config, uint3
                                         const kvc_buffer_spec* specs, kvc_buffer* buffers,
                                         kvc_geometry* out, kvc_error* error) KVC_NOEXCEPT;
 
+/* Tells a manager where the tokens of its pages lie, as kvc_geometry_compute would
+ * place them, so that a copy of a partly filled page moves what its tokens take and
+ * not all of it. Once, before the first copy (else BAD_STATE). INVALID_ARGUMENT: layouts
+ * that are not coalesced, several groups, another tokens_per_block or page_bytes than the
+ * manager's, more than 2^22 pieces over all fillings, and what kvc_geometry_compute refuses. */
+KVC_API kvc_status kvc_page_layout_set(kvc_manager* manager, const kvc_geometry_config* config,
+                                       uint32_t count, const kvc_buffer_spec* specs,
+                                       kvc_error* error) KVC_NOEXCEPT;
+
 /* Tensors as consumers address them; docs/kernel-views.md has their formulas. */
 typedef uint32_t kvc_view_kind;
 enum {
@@ -1518,11 +1578,12 @@ enum {
   KVC_OP_RETAIN = 13,       /* retain */
   KVC_OP_PIN = 14,          /* sequence */
   KVC_OP_UNPIN = 15,        /* handle */
-  KVC_OP_TABLE = 16         /* table */
+  KVC_OP_TABLE = 16,        /* table */
+  KVC_OP_FORK = 17          /* fork */
 };
 
 /* KVC_STEP_RESULT | i in place of a sequence's id: the one that the operation i, an
- * earlier KVC_OP_CREATE of the same step, has opened. INVALID_ARGUMENT if there is
+ * earlier KVC_OP_CREATE or KVC_OP_FORK of the same step, has opened. INVALID_ARGUMENT if there is
  * no such operation, STALE_HANDLE if it failed. No id has this form. */
 #define KVC_STEP_RESULT (UINT64_C(1) << 31)
 
@@ -1548,6 +1609,7 @@ typedef struct kvc_op {
     kvc_hold_item hold;
     kvc_retain_item retain;
     kvc_op_table table;
+    kvc_fork_item fork;
     uint64_t sequence;
     uint64_t handle; /* of a hold or a pin */
     uint64_t room[7];
@@ -1564,7 +1626,11 @@ typedef struct kvc_op_grown {
   uint32_t added_pages;
   uint32_t evicted_blocks; /* NOT_NOW: as many entries evicted[] would have needed, or 0 */
   uint32_t leaving_pages;
-  uint32_t first_evicted; /* as in kvc_grow_result */
+  uint32_t first_evicted; /* as in kvc_grow_result, like all that follow */
+  uint32_t copied_block;
+  uint32_t copied_from;
+  uint32_t copied_to;
+  uint32_t copied_tokens;
 } kvc_op_grown;
 
 typedef struct kvc_op_committed {
@@ -1597,10 +1663,11 @@ typedef struct kvc_op_tabled {
 typedef struct kvc_op_result {
   kvc_status status;
   uint32_t first_wait; /* where the fences begin in waits[] */
-  uint32_t wait_count; /* create, resume, commit; NOT_NOW: as many as the operation might have
-                          had to tell, if waits[] has no room for them, else 0 */
+  uint32_t wait_count; /* create, fork, resume, commit, grow; NOT_NOW: as many as the operation
+                          might have had to tell, if waits[] has no room for them, else 0 */
   uint32_t reserved;
-  uint64_t sequence; /* create: the new one; of the others that take one: which it was */
+  uint64_t
+      sequence; /* create, fork: the new one, or 0; of the others that take one: which it was */
   union {
     kvc_op_created created;     /* create */
     kvc_op_grown grown;         /* grow */
@@ -1610,6 +1677,7 @@ typedef struct kvc_op_result {
     uint64_t hold;              /* hold */
     kvc_op_pinned pinned;       /* pin */
     kvc_op_tabled tabled;       /* table */
+    uint64_t forked_tokens;     /* fork: that it has in common with the other */
     uint64_t room[4];           /* all zero where nothing else is named */
   } of;
 } kvc_op_result;

@@ -1,0 +1,230 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build cgo
+
+package bindings_test
+
+import (
+	"slices"
+
+	"pgregory.net/rapid"
+
+	"github.com/kvcast/kvcast/bindings"
+)
+
+// Forks in the model, and in its run.
+
+// tail is the page of the partly filled last block, nil if there is none.
+func (m *model) tail(s *mSequence) *mPage {
+	if s.suspended || s.committed%m.blockSize == 0 {
+		return nil
+	}
+	return s.pages[s.committed/m.blockSize]
+}
+
+// sharesTail: somebody else holds it, so nobody may write it.
+func (m *model) sharesTail(s *mSequence) bool {
+	p := m.tail(s)
+	return p != nil && p.holders > 1
+}
+
+// onlyKept: all others who hold it are suspended.
+func (m *model) onlyKept(s *mSequence) bool {
+	kept := 0
+	for _, k := range m.keepers() {
+		if slices.Contains(k.pages, m.tail(s)) {
+			kept++
+		}
+	}
+	return kept+1 == m.tail(s).holders
+}
+
+// fork opens a sequence (without its id) with what another has committed.
+func (m *model) fork(s *mSequence, stream bindings.DeviceStream) (*mSequence, []mFence, error) {
+	if s.suspended {
+		return nil, nil, bindings.ErrBadState
+	}
+	if m.full() {
+		return nil, nil, bindings.ErrNotNow
+	}
+	if !m.gateOpen() {
+		m.refusedGate++
+		return nil, nil, bindings.ErrNotNow
+	}
+	made := *s
+	made.stream = stream
+	made.willMark, made.awaits, made.path = false, false, nil // marks stay with whoever made them
+	made.tokens, made.blocks, made.rules = slices.Clone(s.tokens), slices.Clone(s.blocks), slices.Clone(s.rules)
+	made.pages = slices.Clone(s.pages[:(s.committed+m.blockSize-1)/m.blockSize])
+	var fences []mFence
+	if stream != s.stream {
+		fences = m.record(s.stream)
+	}
+	for i, p := range made.pages {
+		p.holders++
+		if s.epoch != m.epoch || i >= len(s.blocks) {
+			p.ready = append(p.ready, fences...)
+		}
+	}
+	m.forked++
+	m.sequences = append(m.sequences, &made)
+	// The other's stream is waited for even if nothing is shared.
+	return &made, m.waitsFor(append(slices.Clone(made.pages), &mPage{ready: fences}), stream), nil
+}
+
+// plan finds who gives demand pages: cached blocks, and suspended sequences where those
+// are not enough; whoever keeps the page unshare gives up what it keeps in any case. It
+// returns what is left to be evicted.
+func (m *model) plan(stream bindings.DeviceStream, demand int,
+	unshare *mPage) (int, []*mBlock, []*mSequence, bool) {
+	demand = max(0, demand)
+	victims := m.victims(demand, stream)
+	if len(victims) == demand && unshare == nil {
+		return demand, victims, nil, true
+	}
+	// The last resort: what suspended sequences keep, the latest first.
+	keepers := m.keepers()
+	must := func(k *mSequence) bool { return unshare != nil && slices.Contains(k.pages, unshare) }
+	slices.SortStableFunc(keepers, func(a, b *mSequence) int {
+		switch {
+		case must(a) == must(b):
+			return 0
+		case must(a):
+			return -1
+		}
+		return 1
+	})
+	var stripped []*mSequence
+	gain, less := 0, map[*mPage]int{}
+	for _, keeper := range keepers {
+		if !must(keeper) && len(victims)+gain >= demand {
+			break
+		}
+		for _, p := range keeper.pages {
+			less[p]++
+			if p.holders == less[p] && m.usableBy(p.ready, stream) && m.usableBy(p.used, stream) {
+				gain++
+			}
+		}
+		stripped = append(stripped, keeper)
+	}
+	if len(victims)+gain < demand {
+		return demand, nil, nil, false
+	}
+	demand = max(0, demand-gain)
+	return demand, victims[:demand], stripped, true
+}
+
+// queues: work on the stream is queued on the device.
+func (m *model) queues(stream bindings.DeviceStream) bool {
+	return stream != 0 && !m.streams[stream].steps
+}
+
+// copyAfter are the fences that the copy of a shared last block waits for; false if one
+// is of a step, for which only the device's own stream can wait.
+func (m *model) copyAfter(s *mSequence, copies bindings.DeviceStream, shares bool) ([]mFence, bool) {
+	if !shares {
+		return nil, true
+	}
+	if m.queues(s.stream) {
+		after := m.waitsFor([]*mPage{m.tail(s)}, s.stream)
+		return after, !slices.ContainsFunc(after, func(f mFence) bool { return m.streams[f.stream].steps })
+	}
+	if m.streams[copies] == nil {
+		m.streams[copies] = &mStream{} // nobody else's work is on it
+		m.order = append(m.order, copies)
+	}
+	after := m.waitsFor([]*mPage{m.tail(s)}, copies)
+	if s.stream != 0 && m.streams[s.stream].executed != m.streams[s.stream].submitted {
+		after = slices.DeleteFunc(after, func(f mFence) bool { return f.stream == s.stream })
+		after = append(after, m.record(s.stream)...)
+	}
+	return after, true
+}
+
+// makeCopy puts page in the place of the shared one.
+func (m *model) makeCopy(s *mSequence, page *mPage, copies bindings.DeviceStream, after []mFence, r *mGrow) {
+	on := s.stream
+	if !m.queues(on) {
+		on = copies
+	}
+	// In the order of the streams' slots, which are the low bits of their ids.
+	slices.SortFunc(after, func(a, b mFence) int { return int(a.stream%64) - int(b.stream%64) })
+	for _, f := range after {
+		m.submit(on, mOp{wait: true, fence: f})
+	}
+	m.submit(on, mOp{})
+	fence := m.record(on)
+	old := m.tail(s)
+	r.copied, r.from = s.committed/m.blockSize, old.id
+	old.used = append(old.used, fence...)
+	if on != s.stream {
+		page.ready = append(page.ready, fence...)
+		r.wait = fence[0]
+	}
+	s.pages[r.copied] = page
+	m.drop(old, nil)
+	m.copied++
+}
+
+// everything ends all steps and executes all that is queued.
+func (l *lockstep) everything() {
+	l.same("all steps done", l.manager.StepDone(0, 1<<62), nil)
+	for _, id := range l.m.order {
+		if l.m.streams[id].steps {
+			l.m.endStep(id, 1<<62)
+		}
+	}
+	l.advanceAll()
+}
+
+// waitItself is for those whose kernels the manager does not see.
+func (l *lockstep) waitItself(stream bindings.DeviceStream, waits bool) {
+	if waits && !l.m.queues(stream) {
+		l.everything()
+	}
+}
+
+func (l *lockstep) copied(s *mSequence, r *bindings.GrowResult, want *mGrow) {
+	l.t.Helper()
+	l.equal("copied block", r.CopiedBlock, want.copied)
+	l.equal("stream of a copy", r.Wait.Stream, want.wait.stream)
+	if want.copied < 0 {
+		return
+	}
+	l.equal("copied page", r.CopiedFrom, want.from)
+	l.equal("copied tokens", r.CopiedTokens, s.committed%l.m.blockSize)
+	page := s.pages[want.copied]
+	page.id = r.CopiedTo
+	if l.m.owner[page.id] != nil {
+		l.t.Fatalf("a copy is in page %d, which belongs to another", page.id)
+	}
+	l.m.owner[page.id] = page
+}
+
+func (l *lockstep) fork(t *rapid.T) {
+	s := l.pick(t)
+	if s == nil {
+		return
+	}
+	l.worked()
+	stream := s.stream
+	if rapid.Bool().Draw(t, "on another stream") {
+		stream = rapid.SampledFrom(l.openStreams()).Draw(t, "device stream")
+	}
+	out := make([]bindings.ForkResult, 1)
+	l.same("fork", l.manager.Fork([]bindings.ForkItem{{Sequence: s.id, DeviceStream: stream}}, out), nil)
+	r := &out[0]
+	made, waits, err := l.m.fork(s, stream)
+	l.same("fork", r.Err, err)
+	if err != nil {
+		return
+	}
+	made.id = r.Sequence.ID()
+	l.equal("forked tokens", r.CommittedTokens, made.committed)
+	l.waits("fork", r.Waits, waits)
+	l.streamWait(made, r.Waits, waits)
+	l.waitItself(stream, len(r.Waits) > 0)
+	l.sequence(made)
+}
