@@ -248,7 +248,7 @@ class Lockstep {
         if (!model_.pins.empty()) Unpin(draw.Below(model_.pins.size()));
         break;
       case Kind::kDrop:
-        if (draw.OneIn(6)) DropScopes(draw);
+        if (draw.OneIn(3)) DropScopes(draw);
         break;
       case Kind::kExpire:
         Expire(draw);
@@ -812,7 +812,7 @@ class Lockstep {
     if (draw.OneIn(3)) prompt.options.flags |= KVC_PROMPT_WAIT;
     const bool opens = draw.OneIn(2);
     std::vector<Drawn> drawn;
-    std::set<ModelSequence*> committed;
+    std::set<ModelSequence*> committed, cut;
     for (uint64_t n = 1 + draw.Below(6); n > 0; --n) {
       Drawn d{};
       d.s = opens && draw.OneIn(3) ? nullptr : Pick(draw);
@@ -824,14 +824,16 @@ class Lockstep {
       const uint64_t have = d.s == nullptr ? 0 : d.s->tokens.size();
       if (d.what == kGrow || d.what == kTruncate) {
         d.number = have + draw.From<uint64_t>({0, 1, 1, 2, 4, 12}) * model_.block();
+        if (d.what == kTruncate) cut.insert(d.s);
       } else if (d.what == kStop) {
         d.number = have + draw.Below(2 * model_.block() + 1);
       } else if (d.what == kCommit) {
         // The fake engine's kernels are queued before the step: into pages that are
-        // known, once for each sequence.
-        if (d.s == nullptr || d.s->suspended || model_.SharesTail(*d.s) ||
-            !committed.insert(d.s).second)
+        // known and stay, once for each sequence.
+        if (d.s == nullptr || d.s->suspended || cut.count(d.s) != 0 || model_.SharesTail(*d.s) ||
+            !committed.insert(d.s).second) {
           continue;
+        }
         const uint64_t room = d.s->pages.size() * model_.block() - have;
         d.tokens = NextTokens(draw, *d.s,
                               draw.From<uint64_t>({std::min<uint64_t>(1, room), room / 2, room}));
