@@ -78,7 +78,7 @@ type process struct {
 	*exec.Cmd
 	t              *testing.T
 	stdout, stderr bytes.Buffer
-	lines          *bufio.Scanner // of startPiped
+	lines          *bufio.Scanner // of startPiped and startRead
 }
 
 func command(t *testing.T, args ...string) *process {
@@ -134,6 +134,51 @@ func startPipedFrom(t *testing.T, in *os.File, args ...string) *process {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// startRead runs kvcast; until and rest read what it prints.
+func startRead(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := command(t, args...)
+	out, err := p.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.lines = bufio.NewScanner(out)
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// until reads up to a line and gathers what it has read.
+func (p *process) until(line string) {
+	p.t.Helper()
+	if !p.read(line) {
+		p.t.Fatalf("%v: no line %q (%v), exit code %d\nstdout: %s\nstderr: %s", p.Args, line, p.lines.Err(), p.exit(),
+			tail(&p.stdout), tail(&p.stderr))
+	}
+}
+
+// rest gathers what is left.
+func (p *process) rest() {
+	p.t.Helper()
+	p.read("")
+	if err := p.lines.Err(); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// read gathers lines up to the given one; "" is none that kvcast prints.
+func (p *process) read(line string) bool {
+	for p.lines.Scan() {
+		p.stdout.Write(p.lines.Bytes())
+		p.stdout.WriteByte('\n')
+		if line != "" && p.lines.Text() == line {
+			return true
+		}
+	}
+	return false
 }
 
 // startBound starts a replay on an endpoint that the system completes and
