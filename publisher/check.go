@@ -38,6 +38,8 @@ type settings struct {
 	curve *curve
 	// tailDelay is tailDelay but in tests.
 	tailDelay time.Duration
+	// snapshotMessage is maxSnapshotMessage but in tests.
+	snapshotMessage int
 }
 
 // wireConfig is the form in which events travel.
@@ -48,7 +50,7 @@ func (o Options) wireConfig() wire.Config {
 // check validates the options and resolves topic and endpoint. It looks at
 // nothing but its input and the files of keys.
 func (o Options) check() (*settings, error) {
-	s := &settings{Options: o, tailDelay: tailDelay}
+	s := &settings{Options: o, tailDelay: tailDelay, snapshotMessage: maxSnapshotMessage}
 	if o.Kind != "" && o.Kind != KindZMQ && o.Kind != KindNull {
 		return nil, optionError("publisher", string(o.Kind), "want zmq or null")
 	}
@@ -219,11 +221,17 @@ func (s *settings) checkReplay() *Error {
 		return optionError("replay_dialect", string(s.ReplayDialect), "want topic, legacy or off")
 	}
 	switch s.TruncatedHistory {
-	case TruncatedSuffix, TruncatedEmpty:
-	case "snapshot":
-		return optionError("truncated_history", "snapshot", "there are no snapshots yet; want suffix or empty")
+	case TruncatedSnapshot, TruncatedSuffix, TruncatedEmpty:
 	default:
-		return optionError("truncated_history", string(s.TruncatedHistory), "want suffix or empty")
+		return optionError("truncated_history", string(s.TruncatedHistory), "want snapshot, suffix or empty")
+	}
+	if s.ReplayPadLimit < 0 {
+		return optionError("replay_pad_limit", strconv.Itoa(s.ReplayPadLimit), "want 0 or more")
+	}
+	switch s.OnLoss {
+	case LossGap, LossResync:
+	default:
+		return optionError("on_loss", string(s.OnLoss), "want gap or resync")
 	}
 	return nil
 }

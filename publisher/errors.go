@@ -42,13 +42,17 @@ var (
 	ErrTransport = errors.New("transport failure")
 	// ErrDropped: batches that a Flush waited for could not be encoded or sent.
 	ErrDropped = errors.New("batches were dropped")
+	// ErrNoSnapshots: a Resync without an attached source that can tell all that
+	// is announced.
+	ErrNoSnapshots = errors.New("the source has no snapshots")
 	// ErrSequence: all sequence numbers are used up.
 	ErrSequence = errors.New("sequence numbers are exhausted")
 )
 
 // Error says which operation failed and why.
 type Error struct {
-	// Op is the failed operation: "config", "new", "attach", "start", "publish", "flush".
+	// Op is the failed operation: "config", "new", "attach", "start", "publish", "flush",
+	// "resync".
 	Op string
 	// Key and Value name the configuration value at fault, in the words of the
 	// wire contract ("endpoint"); Key is empty when none is.

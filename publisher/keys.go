@@ -87,10 +87,8 @@ func lookupKey(name string) (Key, bool) {
 // unavailable are keys of the contract whose feature does not exist. They are
 // refused whatever their value, so that nobody relies on one of them.
 var unavailable = map[string]string{
-	"group_fields":     "events of several groups are not built yet",
-	"tier_events":      "tiers are not built yet",
-	"on_loss":          "there is no resync yet; a loss leaves a gap, which replay cures",
-	"replay_pad_limit": "there are no snapshots yet",
+	"group_fields": "events of several groups are not built yet",
+	"tier_events":  "tiers are not built yet",
 }
 
 // keys is never changed.
@@ -160,10 +158,14 @@ var keys = []Key{
 	boolKey("token_ids", "send or omit", func(o *Options) *bool { return &o.OmitTokens }, "omit", "send"),
 	textKey("replay_dialect", "frames of the answers: topic, legacy or off",
 		func(o *Options) *string { return (*string)(&o.ReplayDialect) }),
-	textKey("truncated_history", "answer when the history is too short: suffix or empty",
+	textKey("truncated_history", "answer when the history is too short: snapshot, suffix or empty",
 		func(o *Options) *string { return (*string)(&o.TruncatedHistory) }),
+	intKey("replay_pad_limit", "numbers that a snapshot is filled up to with empty batches",
+		func(o *Options) *int { return &o.ReplayPadLimit }),
 	boolKey("clear_on_start", "begin with a clear", func(o *Options) *bool { return &o.ClearOnStart }, "true", "false"),
 	boolKey("clear_on_close", "end with a clear", func(o *Options) *bool { return &o.ClearOnClose }, "true", "false"),
+	textKey("on_loss", "after a batch that could not be sent: gap, or resync (all blocks anew)",
+		func(o *Options) *string { return (*string)(&o.OnLoss) }),
 	boolKey("restart_mark", "on or off: sgl-router's mark of a new life",
 		func(o *Options) *bool { return &o.RestartMark }, "on", "off"),
 	textKey("first_seq", "where numbers begin: zero or time", func(o *Options) *string { return (*string)(&o.FirstSeq) }),

@@ -42,11 +42,28 @@ const (
 type TruncatedHistory string
 
 const (
+	// TruncatedSnapshot answers with all that is announced as of the newest batch,
+	// at the number that was asked for (wire contract, section 10). Without an
+	// attached source that has snapshots, and when one cannot be made, it is
+	// TruncatedSuffix.
+	TruncatedSnapshot TruncatedHistory = "snapshot"
 	// TruncatedSuffix answers with that run. Its first number, above the one
 	// that was asked for, shows the cut.
 	TruncatedSuffix TruncatedHistory = "suffix"
 	// TruncatedEmpty answers with the end mark alone.
 	TruncatedEmpty TruncatedHistory = "empty"
+)
+
+// OnLoss says what follows a batch that had its number and could not be encoded
+// or sent.
+type OnLoss string
+
+const (
+	// LossGap leaves the hole, which readers cure by a replay.
+	LossGap OnLoss = "gap"
+	// LossResync sends a clear and all announced blocks anew. It needs an attached
+	// source that has snapshots.
+	LossResync OnLoss = "resync"
 )
 
 // MultimodalForm selects how blocks are written that have 32-byte digests of
@@ -142,8 +159,14 @@ type Options struct {
 	// ReplayDialect: key replay_dialect, default ReplayTopic. ReplayOff together
 	// with a ReplayEndpoint is an error.
 	ReplayDialect ReplayDialect
-	// TruncatedHistory: key truncated_history, default TruncatedSuffix.
+	// TruncatedHistory: key truncated_history, default TruncatedSnapshot.
 	TruncatedHistory TruncatedHistory
+	// ReplayPadLimit bounds how many numbers a snapshot is filled up to with empty
+	// batches, so that it is a run up to the newest number; a longer one ends early.
+	// Key replay_pad_limit, default 65536 (>= 0).
+	ReplayPadLimit int
+	// OnLoss: key on_loss, default LossGap.
+	OnLoss OnLoss
 	// RanksPerHost is how many ranks share the ports of a machine, 1 to Ranks,
 	// 0 = all of them. Key ranks_per_host, default 0.
 	RanksPerHost int
@@ -291,7 +314,9 @@ func DefaultOptions() Options {
 		BufferSteps:          10000,
 		ReplayBufferBytes:    256 << 20,
 		ReplayDialect:        ReplayTopic,
-		TruncatedHistory:     TruncatedSuffix,
+		TruncatedHistory:     TruncatedSnapshot,
+		ReplayPadLimit:       65536,
+		OnLoss:               LossGap,
 		HWM:                  100000,
 		ZMTPHeartbeat:        5 * time.Second,
 		ZMTPTimeout:          15 * time.Second,

@@ -60,6 +60,12 @@ type owner struct {
 	source    Source
 	wake      <-chan struct{}
 	validator *validator // of the source's events
+	// snapshots is the source too, if it has any; hub is where replays ask for
+	// them, nil without, and nextPin when the next one may be made.
+	snapshots snapshotSource
+	hub       *snapshotHub
+	nextPin   time.Time
+	resync    resync
 	// again says that the last drain was empty although records waited.
 	again bool
 
@@ -96,10 +102,14 @@ func (p *Publisher) own(ctx context.Context, attempt *startAttempt, source Sourc
 	o.encode = o.transport.wantsPayload()
 	if source != nil {
 		o.wake = source.Wake()
+		o.snapshots, _ = source.(snapshotSource)
 		// The one that Publish would use: a publisher has one source.
 		o.validator = p.validator
 	}
 	err := o.open(ctx)
+	if err != nil {
+		o.resync.close()
+	}
 	serve, closing := p.started(attempt, err)
 	if serve {
 		o.serve()
@@ -117,6 +127,9 @@ func (o *owner) open(ctx context.Context) error {
 	if o.encoder, err = wire.NewEncoder(o.config); err != nil {
 		return &Error{Op: "start", Err: ErrOption, Cause: err} // New has checked it
 	}
+	if err := o.announce(); err != nil {
+		return err
+	}
 	bound, exposed, err := o.transport.open(ctx)
 	if err != nil {
 		return err
@@ -130,6 +143,7 @@ func (o *owner) open(ctx context.Context) error {
 	}
 	if err := o.waitSubscribers(ctx); err != nil {
 		now := time.Now()
+		o.endSnapshots()
 		o.endReplay(now, now)
 		o.transport.close(0)
 		o.waitReplay()
@@ -205,6 +219,8 @@ func (o *owner) serve() {
 			select {
 			case r := <-o.p.flushes:
 				o.flushes = append(o.flushes, r)
+			case r := <-o.p.resyncs:
+				o.resync.waiting = append(o.resync.waiting, r)
 			case <-o.p.closing:
 				return
 			default:
@@ -215,6 +231,9 @@ func (o *owner) serve() {
 		select {
 		case _, ok := <-o.wake:
 			o.woken(ok)
+		case <-o.snapshotsWanted():
+		case r := <-o.p.resyncs:
+			o.resync.waiting = append(o.resync.waiting, r)
 		case <-o.p.queued:
 		case r := <-o.p.flushes:
 			o.flushes = append(o.flushes, r)
@@ -236,6 +255,12 @@ func (o *owner) woken(ok bool) {
 // step does one piece of work, at most one batch. It returns whether there may
 // be more to do at once, and otherwise for how long there is nothing.
 func (o *owner) step(now time.Time) (more bool, wait time.Duration) {
+	pin := o.answerSnapshots(now)
+	more, wait = o.work(now)
+	return more, min(wait, pin)
+}
+
+func (o *owner) work(now time.Time) (more bool, wait time.Duration) {
 	if !o.closing && !now.Before(o.nextRead) {
 		// What a flood has left is read between batches: left unread it would
 		// fill the memory.
@@ -249,13 +274,21 @@ func (o *owner) step(now time.Time) (more bool, wait time.Duration) {
 	if o.closing {
 		pause = 0
 	}
+	next := noMark
+	if pause <= 0 {
+		var busy bool
+		if busy, next = o.stepResync(now); busy {
+			return true, 0
+		}
+	}
 	if o.source == nil {
-		return o.stepQueue(now, pause)
+		more, wait = o.stepQueue(now, pause)
+	} else if pause > 0 {
+		more, wait = false, min(pause, readInterval)
+	} else {
+		more, wait = o.stepSource(now)
 	}
-	if pause > 0 {
-		return false, min(pause, readInterval)
-	}
-	return o.stepSource(now)
+	return more, min(wait, next)
 }
 
 func (o *owner) stepQueue(now time.Time, pause time.Duration) (more bool, wait time.Duration) {

@@ -38,6 +38,8 @@ func (o *owner) finish() {
 		case <-timer.C:
 		}
 	}
+	o.abandonResync()
+	o.endSnapshots()
 	o.abandon()
 	if o.s.ClearOnClose {
 		o.publishClear()

@@ -29,6 +29,7 @@ func (o *owner) publish(events []event.Event, now time.Time) {
 		o.p.mu.Unlock()
 	}
 	if invalid > 0 {
+		o.missing()
 		o.p.mu.Lock()
 		err := o.p.burnLocked(invalid)
 		o.p.mu.Unlock()
@@ -55,6 +56,15 @@ func (o *owner) publish(events []event.Event, now time.Time) {
 		o.publishBatch(o.shaped[from:], now)
 	}
 	clear(o.shaped) // they are borrowed
+}
+
+// missing notes that subscribers see a gap.
+func (o *owner) missing() {
+	if o.s.OnLoss == LossResync {
+		o.resync.loss()
+	} else if o.resync.active() {
+		o.resync.lossy = true
+	}
 }
 
 // publishBatch numbers and sends a batch of a source. It returns when that is
@@ -154,6 +164,7 @@ func (o *owner) lost(err error, now time.Time) {
 	warning := o.p.dropWarningLocked()
 	o.p.mu.Unlock()
 	o.pausedUntil = now.Add(failurePause)
+	o.missing()
 	if warning != "" {
 		o.p.warn(warning + "; last: " + err.Error())
 	}

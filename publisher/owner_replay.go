@@ -22,12 +22,17 @@ func (o *owner) openReplay(ctx context.Context, bound string, exposed bool) erro
 		}
 		replayBound, replayExposed, counters = at, reachable, new(replayCounters)
 		o.ring = newRing(o.s.BufferSteps, o.s.ReplayBufferBytes)
+		if o.snapshots != nil && o.s.TruncatedHistory == TruncatedSnapshot {
+			o.hub = newSnapshotHub()
+		}
 		o.replay = newReplayServer(o.s, socket, o.ring, counters)
+		o.replay.hub = o.hub
 		go o.replay.serve()
 	}
 	o.p.mu.Lock()
 	o.p.endpoint, o.p.replayEndpoint = bound, replayBound
 	o.p.ring, o.p.replayCounters = o.ring, counters
+	o.p.hub = o.hub
 	o.p.mu.Unlock()
 	for _, e := range []struct {
 		at      string
@@ -39,6 +44,21 @@ func (o *owner) openReplay(ctx context.Context, bound string, exposed bool) erro
 		}
 	}
 	return nil
+}
+
+// snapshotsWanted delivers something when a replay asks for a snapshot.
+func (o *owner) snapshotsWanted() <-chan struct{} {
+	if o.hub == nil {
+		return nil
+	}
+	return o.hub.wake
+}
+
+// endSnapshots answers all who wait for one, and returns when none is being made.
+func (o *owner) endSnapshots() {
+	if o.hub != nil {
+		o.hub.end()
+	}
 }
 
 // endReplay makes the replay server finish; see replayServer.end.

@@ -9,9 +9,7 @@ import (
 )
 
 // profile is what one reader wants that differs from the defaults, as keys and
-// values (wire contract, section 16). Where the contract says snapshot for
-// truncated_history there is nothing here: it is the default once there are
-// snapshots, and a suffix until then.
+// values (wire contract, section 16).
 type profile struct {
 	name   string
 	values [][2]string
@@ -20,7 +18,8 @@ type profile struct {
 // profiles is never changed.
 var profiles = []profile{
 	{"dynamo", [][2]string{{"multimodal", "extra_keys"}}},
-	{"llm-d", [][2]string{{"topic", "kv@{pod}@{model}"}, {"multimodal", "extra_keys"}}},
+	{"llm-d", [][2]string{{"topic", "kv@{pod}@{model}"}, {"multimodal", "extra_keys"},
+		{"replay_pad_limit", "1000000"}}},
 	{"aibrix", [][2]string{{"encoding", "array"}, {"max_blocks_per_event", "1"}, {"multimodal", "suppress"},
 		{"lora", "id"}, {"truncated_history", "suffix"}}},
 	{"sgl-router", [][2]string{{"multimodal", "tensorrt"}, {"restart_mark", "on"}}},

@@ -63,6 +63,8 @@ type Publisher struct {
 	// carries the requests of Flush to it.
 	queued  chan struct{}
 	flushes chan *flushRequest
+	// resyncs carries the requests of Resync.
+	resyncs chan *resyncRequest
 	// closing is closed by Close, done when all is over.
 	closing, done chan struct{}
 
@@ -86,9 +88,11 @@ type Publisher struct {
 	// without replays.
 	ring           *ring
 	replayCounters *replayCounters
-	queue          queue
-	stats          Stats
-	warned         uint64
+	// hub is nil without snapshots for replays.
+	hub    *snapshotHub
+	queue  queue
+	stats  Stats
+	warned uint64
 }
 
 // startAttempt is one run of Start. err is valid once done is closed.
@@ -126,6 +130,7 @@ func New(o Options) (*Publisher, error) {
 		validator: v,
 		queued:    make(chan struct{}, 1),
 		flushes:   make(chan *flushRequest),
+		resyncs:   make(chan *resyncRequest),
 		closing:   make(chan struct{}),
 		done:      make(chan struct{}),
 		state:     StateNew,
@@ -269,7 +274,7 @@ func (p *Publisher) started(attempt *startAttempt, err error) (serve, closing bo
 	case err != nil:
 		p.state = StateNew
 		p.endpoint, p.replayEndpoint = "", ""
-		p.ring, p.replayCounters = nil, nil
+		p.ring, p.replayCounters, p.hub = nil, nil, nil
 		p.stats = Stats{}
 	case !closing:
 		p.state = StateRunning
@@ -388,6 +393,9 @@ func (p *Publisher) Stats() Stats {
 		s.ReplayRequests, s.ReplayMalformed = c.requests.Load(), c.malformed.Load()
 		s.ReplayTruncated, s.ReplayAborted = c.truncated.Load(), c.aborted.Load()
 		s.ReplayBatches = c.batches.Load()
+	}
+	if h := p.hub; h != nil {
+		s.Snapshots, s.SnapshotErrors = h.counters.made.Load(), h.counters.failed.Load()
 	}
 	return s
 }

@@ -96,6 +96,9 @@ type replayServer struct {
 	counters *replayCounters
 	dialect  ReplayDialect
 	policy   TruncatedHistory
+	// hub makes snapshots, nil without; padLimit bounds what is filled up.
+	hub      *snapshotHub
+	padLimit int
 	topic    []byte
 	// now is time.Now.
 	now func() time.Time
@@ -122,7 +125,11 @@ type replayServer struct {
 type replay struct {
 	identity []byte
 	from     connection
-	run      cursor
+	start    uint64
+	run      replayRun
+	// wanted is the snapshot that it waits for, since asked; nil when it does not.
+	wanted *snapshotAnswer
+	asked  time.Time
 	// progress is when a message was last taken; pause and resume are for a peer
 	// whose queue is full.
 	progress, resume time.Time
@@ -155,7 +162,8 @@ func (r *replay) judge(now time.Time) {
 func newReplayServer(s *settings, socket replaySocket, r *ring, c *replayCounters) *replayServer {
 	return &replayServer{
 		socket: socket, ring: r, counters: c,
-		dialect: s.ReplayDialect, policy: s.TruncatedHistory, topic: []byte(s.topic),
+		dialect: s.ReplayDialect, policy: s.TruncatedHistory,
+		padLimit: s.ReplayPadLimit, topic: []byte(s.topic),
 		now: time.Now, waiting: waitingList{max: maxWaiting},
 		handed: make(map[connection]uint64), pruneAt: maxWaiting,
 		closing: make(chan struct{}), done: make(chan struct{}),
@@ -300,11 +308,9 @@ func (s *replayServer) admit(now time.Time) {
 		if !ok {
 			return
 		}
-		run, truncated := s.ring.open(q.start, s.policy)
-		if truncated {
-			s.counters.truncated.Add(1)
-		}
-		s.active = append(s.active, &replay{identity: q.identity, from: q.from, run: run, progress: now, window: now})
+		r := &replay{identity: q.identity, from: q.from, start: q.start, progress: now, window: now}
+		s.begin(r, now)
+		s.active = append(s.active, r)
 	}
 }
 
@@ -314,6 +320,9 @@ func (s *replayServer) step(r *replay, now time.Time) bool {
 	if !r.from.open() {
 		s.dropped(1)
 		return false
+	}
+	if s.waits(r, now) {
+		return true
 	}
 	r.judge(now)
 	seq, payload, more := r.run.batch()
@@ -396,6 +405,9 @@ func (s *replayServer) note(c connection, frames [][]byte) {
 func (s *replayServer) abortOldest() {
 	oldest, lowest := -1, uint64(0)
 	for i, r := range s.active {
+		if _, kept := r.run.(*cursor); !kept {
+			continue
+		}
 		if seq, _, ok := r.run.batch(); ok && (oldest < 0 || seq < lowest) {
 			oldest, lowest = i, seq
 		}
@@ -412,6 +424,9 @@ func (s *replayServer) abort(i int) {
 
 func (s *replayServer) remove(i int) {
 	s.active[i].run.release()
+	if a := s.active[i].wanted; a != nil {
+		a.release()
+	}
 	last := len(s.active) - 1
 	copy(s.active[i:], s.active[i+1:])
 	s.active[last] = nil

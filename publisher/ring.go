@@ -184,7 +184,7 @@ type cursor struct {
 
 // open returns a cursor over the batches from start to the newest. truncated
 // says that the ring no longer has start; then the run begins at the oldest
-// batch, or is empty if the policy says so. Nothing at or above start is an
+// batch, or is empty unless the policy is TruncatedSuffix. Nothing at or above start is an
 // empty run, too.
 func (r *ring) open(start uint64, policy TruncatedHistory) (run cursor, truncated bool) {
 	run.ring = r
@@ -195,7 +195,7 @@ func (r *ring) open(start uint64, policy TruncatedHistory) (run cursor, truncate
 	}
 	oldest := r.newest - uint64(r.count-1)
 	if start < oldest {
-		if policy == TruncatedEmpty {
+		if policy != TruncatedSuffix {
 			return run, true
 		}
 		start, truncated = oldest, true

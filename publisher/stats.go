@@ -73,6 +73,10 @@ type Stats struct {
 	// slow or asked again, or the publisher closed), and ReplayBatches the
 	// batches that replays have handed to the socket, end marks not included.
 	ReplayRequests, ReplayMalformed, ReplayTruncated, ReplayAborted, ReplayBatches uint64
+	// Snapshots counts the snapshots that were made for truncated replays, each for
+	// all who asked meanwhile, SnapshotErrors those that could not be made, and
+	// Resyncs how often all announced blocks were sent anew (Resync, on_loss).
+	Snapshots, SnapshotErrors, Resyncs uint64
 	// RingBatches and RingBytes are what is kept for replays, a contiguous run of
 	// batches that ends at the newest, and the bytes of their payloads.
 	RingBatches int

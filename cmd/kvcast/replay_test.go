@@ -157,7 +157,7 @@ func TestReplayBufferFlags(t *testing.T) {
 	}
 	for _, limit := range [][]string{{"--buffer-steps", "1"}, {"--replay-buffer-bytes", "1"}} {
 		r := startCommand(t, append([]string{"replay", "--trace", trace, "--endpoint", "tcp://127.0.0.1:0", "--json",
-			"--replay-endpoint", "tcp://127.0.0.1:0", "--hold", "1h", "--device", "host"}, limit...)...)
+			"--replay-endpoint", "tcp://127.0.0.1:0", "--hold", "1h", "--device", "host", "--truncated-history", "suffix"}, limit...)...)
 		go io.Copy(io.Discard, r.err)
 		line, err := r.out.ReadString('\n')
 		var s summary

@@ -261,7 +261,11 @@ func (t *tapper) take(item subscribe.Item) error {
 	switch {
 	case t.verifier != nil:
 		var breach *subscribe.Breach
-		if err := t.verifier.Check(m.Seq, batch); errors.As(err, &breach) {
+		check := t.verifier.Check
+		if item.Snapshot {
+			check = t.verifier.CheckSnapshot
+		}
+		if err := check(m.Seq, batch); errors.As(err, &breach) {
 			return breachError{breach}
 		} else if err != nil {
 			return err

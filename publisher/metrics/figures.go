@@ -50,6 +50,13 @@ var counters = []reading{
 	{"replay_batches", "Batches that replays have handed to the socket.",
 		func(s *publisher.Stats) float64 { return float64(s.ReplayBatches) }},
 
+	{"snapshots", "Snapshots that were made for truncated replays.",
+		func(s *publisher.Stats) float64 { return float64(s.Snapshots) }},
+	{"snapshot_errors", "Snapshots that could not be made; a suffix was sent in their place.",
+		func(s *publisher.Stats) float64 { return float64(s.SnapshotErrors) }},
+	{"resyncs", "How often all announced blocks were sent anew.",
+		func(s *publisher.Stats) float64 { return float64(s.Resyncs) }},
+
 	{"stored_blocks", "Blocks recorded as stored, healed ones included.",
 		func(s *publisher.Stats) float64 { return float64(s.Sink.StoredBlocks) }},
 	{"removed_blocks", "Blocks recorded as removed.",

@@ -78,6 +78,7 @@ func (t *tracker) prove() {
 			t.pop()
 		}
 		t.chained, t.misses = true, 0
+		t.float = floating{}
 		return
 	}
 }

@@ -34,6 +34,9 @@ const (
 	// ResetUnproven: what was known came as a replay, or before a new
 	// connection, and nobody says whether what comes live continues it.
 	ResetUnproven
+	// ResetSnapshot: the publisher's history does not reach back any more; what
+	// follows is a snapshot of what is announced.
+	ResetSnapshot
 	// ResetRebuilt: after a loss that could not be made good when it was
 	// noticed, the history has become available, and comes from its beginning.
 	ResetRebuilt
@@ -47,6 +50,11 @@ type Item struct {
 	Message *Message
 	// Replayed tells that the batch came as the answer to a request.
 	Replayed bool
+	// Snapshot tells that the batch is one of those that say all that was
+	// announced at one moment, the first of which begins with a clear. Its number
+	// is only where it stood in the answer; the next batch without Snapshot may
+	// have any number, and nothing is missing before it.
+	Snapshot bool
 	// From is the first number of an ItemGap and Lost how many are missing.
 	From, Lost uint64
 	// Reason is that of an ItemReset, Before the newest number until then,
@@ -57,12 +65,19 @@ type Item struct {
 	Seq       uint64
 }
 
+func snapshotWord(snapshot bool) string {
+	if snapshot {
+		return ", snapshot"
+	}
+	return ""
+}
+
 // String describes the item in one line.
 func (i Item) String() string {
 	switch i.Kind {
 	case ItemBatch:
 		if i.Replayed {
-			return fmt.Sprintf("batch %d (replayed)", i.Message.Seq)
+			return fmt.Sprintf("batch %d (replayed%s)", i.Message.Seq, snapshotWord(i.Snapshot))
 		}
 		return fmt.Sprintf("batch %d", i.Message.Seq)
 	case ItemGap:
@@ -76,6 +91,8 @@ func (i Item) String() string {
 			i.Seq, i.Before)
 	case ResetUnproven:
 		return "nobody answers whether what comes live continues what is known"
+	case ResetSnapshot:
+		return "the history is too short and a snapshot takes its place"
 	case ResetRebuilt:
 		return "the history can be had again and is read from its beginning"
 	}

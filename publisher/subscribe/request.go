@@ -42,6 +42,11 @@ type request struct {
 	prev  uint64 // the newest number of the answer, if got
 	count int
 	fresh bool // something was handed out
+	// See snapshot.go. snapshot: the answer is one, at time ts; same: it is the one
+	// that is known; padded: it was filled up; reached: a floating tracker has found
+	// a batch that it holds.
+	snapshot, same, padded, reached bool
+	ts                              float64
 	// idle and total are the time spent waiting: since the last batch, and in
 	// all.
 	idle, total time.Duration
@@ -67,6 +72,8 @@ func (t *tracker) wants(now time.Time) (uint64, bool) {
 	t.request = &request{background: rebuild}
 	switch {
 	case rebuild:
+	case t.float.on:
+		t.request.start = t.floatStart()
 	case t.have:
 		t.request.check, t.request.start = true, t.last
 	case t.probe && len(t.pending) > 0:
@@ -159,10 +166,19 @@ func (t *tracker) answer(now time.Time, m *Message) {
 			t.emitReset(ResetRebuilt, 0)
 		}
 	}
-	if first && r.check {
-		if m.Seq != t.last || !bytes.Equal(m.Payload, t.payload) {
-			t.newLife(now)
+	if first && r.check && m.Seq == t.last && bytes.Equal(m.Payload, t.payload) {
+		return
+	}
+	if t.snapshot(r, m, first) {
+		return
+	}
+	if t.float.on {
+		if t.land(now, r, m, first) {
+			return
 		}
+	}
+	if first && r.check {
+		t.newLife(now)
 		return
 	}
 	if t.have && m.Seq > t.last+1 || !t.have && m.Seq > 0 {
@@ -194,6 +210,12 @@ func (t *tracker) end(now time.Time) {
 	t.request = nil
 	t.degraded = false
 	t.attempts, t.aborts = 0, 0
+	switch {
+	case r.snapshot:
+		t.floatFrom(r)
+	case r.reached:
+		t.float = floating{}
+	}
 	t.pause = rebuildPause
 	// Nothing new, and so much live meanwhile that some was dropped: it would
 	// be so again.

@@ -64,6 +64,8 @@ type tracker struct {
 	have    bool
 	last    uint64
 	payload []byte
+	// float: what was handed out last is a snapshot.
+	float floating
 	// chained: a live message is of the life of what was handed out.
 	chained bool
 	// probe: the next request is for the newest live message, because the one
@@ -209,6 +211,7 @@ func (t *tracker) emitReset(reason ResetReason, seq uint64) {
 		Seq: seq})
 	t.have, t.last, t.payload = false, 0, nil
 	t.chained = false
+	t.float = floating{}
 	t.stats.Resets++
 }
 

@@ -70,15 +70,16 @@ type Verifier struct {
 	report Report
 	breach *Breach
 
-	// joining: the next batch may have any number.
-	joining bool
-	next    uint64
-	lastTS  float64
-	sizes   map[uint64]uint32 // block size by group
-	bytes   bool              // hashes are strings of bytes
-	typed   bool              // bytes is known
-	form    event.Form
-	formed  bool
+	// joining: the next batch may have any number. afterSnapshot: so may the first
+	// ordinary one after a snapshot, which continues what is known.
+	joining, afterSnapshot bool
+	next                   uint64
+	lastTS                 float64
+	sizes                  map[uint64]uint32 // block size by group
+	bytes                  bool              // hashes are strings of bytes
+	typed                  bool              // bytes is known
+	form                   event.Form
+	formed                 bool
 
 	// keys holds, by id, the full key of each block of the mirror that is keyed.
 	keys []event.Digest
@@ -129,6 +130,79 @@ func (v *Verifier) Check(seq uint64, b *wire.Batch) error {
 	return err
 }
 
+// CheckSnapshot is Check for a batch of a snapshot (Item.Snapshot). The first one
+// begins with a clear, and a life that is joined there; the others only store. The
+// next batch of Check may have any number.
+func (v *Verifier) CheckSnapshot(seq uint64, b *wire.Batch) error {
+	if v.breach != nil {
+		return v.breach
+	}
+	err := v.checkSnapshot(seq, b)
+	var breach *Breach
+	if errors.As(err, &breach) {
+		breach.Seq = seq
+		v.breach = breach
+	}
+	return err
+}
+
+func (v *Verifier) checkSnapshot(seq uint64, batch *wire.Batch) error {
+	events := batch.Events
+	if len(events) > 0 && events[0].Kind == wire.KindCleared {
+		v.newLife()
+		v.report.FirstSeq = seq
+		v.report.Complete = true
+		v.report.Clears++
+		v.report.Events++
+		events = events[1:]
+	} else if !v.afterSnapshot {
+		return broken(-1, "a snapshot begins with %s, not with a clear", contents(events))
+	}
+	v.joining, v.afterSnapshot = false, true
+	v.report.Batches++
+	v.report.LastSeq = seq
+	if err := v.envelope(batch); err != nil {
+		return err
+	}
+	for i := range events {
+		v.report.Events++
+		switch events[i].Kind {
+		case wire.KindCleared:
+			// The second one of a snapshot of nothing.
+			if v.mirror.Len() > 0 {
+				return broken(i, "a clear in the middle of a snapshot")
+			}
+			continue
+		case wire.KindStored:
+		default:
+			return broken(i, "a snapshot does not only store")
+		}
+		if err := v.stored(i, &events[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// envelope checks what is around the events.
+func (v *Verifier) envelope(batch *wire.Batch) error {
+	for _, r := range batch.Remarks {
+		if !extension(r.Kind) {
+			what := r.Kind.String()
+			if r.Key != "" {
+				what += " " + strconv.QuoteToASCII(r.Key)
+			}
+			return broken(r.Event, "%s", what)
+		}
+	}
+	// The decoder remarks upon a time that is not finite.
+	if batch.TS < v.lastTS {
+		return broken(-1, "the time %f is before that of the batch before, %f", batch.TS, v.lastTS)
+	}
+	v.lastTS = batch.TS
+	return nil
+}
+
 // broken makes a Breach; Check adds the number of the batch.
 func broken(index int, format string, args ...any) error {
 	return &Breach{Event: index, What: fmt.Sprintf(format, args...)}
@@ -152,29 +226,19 @@ func (v *Verifier) check(seq uint64, batch *wire.Batch) error {
 		v.joining = false
 		v.report.FirstSeq = seq
 		v.newLife()
+	case v.afterSnapshot && seq > 0:
 	case seq == 0:
 		v.newLife()
 	case seq != v.next:
 		return broken(-1, "the number before was %d: %s", v.next-1, gap(v.next, seq))
 	}
-	v.next = seq + 1
+	v.next, v.afterSnapshot = seq+1, false
 	v.report.Batches++
 	v.report.LastSeq = seq
 
-	for _, r := range batch.Remarks {
-		if !extension(r.Kind) {
-			what := r.Kind.String()
-			if r.Key != "" {
-				what += " " + strconv.QuoteToASCII(r.Key)
-			}
-			return broken(r.Event, "%s", what)
-		}
+	if err := v.envelope(batch); err != nil {
+		return err
 	}
-	// The decoder remarks upon a time that is not finite.
-	if batch.TS < v.lastTS {
-		return broken(-1, "the time %f is before that of the batch before, %f", batch.TS, v.lastTS)
-	}
-	v.lastTS = batch.TS
 	events := batch.Events
 	if seq == 0 && (len(events) != 1 || events[0].Kind != wire.KindCleared) {
 		return broken(-1, "a life begins with %s, not with one clear alone", contents(events))

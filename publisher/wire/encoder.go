@@ -123,12 +123,36 @@ const (
 // Events are read only and not kept.
 func (e *Encoder) AppendBatch(dst []byte, ts float64, events []event.Event, rank uint64) ([]byte, error) {
 	base := len(dst)
+	dst, err := e.AppendHead(dst, ts, len(events))
+	if err != nil {
+		return dst, err
+	}
+	if dst, err = e.AppendEvents(dst, events); err != nil {
+		return dst[:base], err
+	}
+	return e.AppendRank(dst, rank), nil
+}
+
+// AppendHead appends what stands before the events of a payload. With
+// AppendEvents, called as often as needed for so many events in all, and
+// AppendRank it makes the payload that AppendBatch makes, for whoever does not have
+// all events at once.
+func (e *Encoder) AppendHead(dst []byte, ts float64, events int) ([]byte, error) {
 	if math.IsNaN(ts) || math.IsInf(ts, 0) {
 		return dst, &Error{Op: "encode", Event: -1, Key: "ts", Offset: -1, Err: ErrTimestamp}
 	}
 	dst = append(dst, 0x93, 0xcb)
 	dst = binary.BigEndian.AppendUint64(dst, math.Float64bits(ts))
-	dst = appendArrayHeader(dst, len(events))
+	return appendArrayHeader(dst, events), nil
+}
+
+// AppendRank appends what stands behind the events.
+func (e *Encoder) AppendRank(dst []byte, rank uint64) []byte { return appendUint(dst, rank) }
+
+// AppendEvents appends events one behind the other; see AppendBatch for what is
+// checked. On error the result is dst unchanged.
+func (e *Encoder) AppendEvents(dst []byte, events []event.Event) ([]byte, error) {
+	base := len(dst)
 	for i, ev := range events {
 		var key string
 		var err error
@@ -176,7 +200,7 @@ func (e *Encoder) AppendBatch(dst []byte, ts float64, events []event.Event, rank
 			return dst[:base], e.refusal(i, key, err)
 		}
 	}
-	return appendUint(dst, rank), nil
+	return dst, nil
 }
 
 // refusal is the error for the event of index i.

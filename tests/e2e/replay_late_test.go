@@ -111,7 +111,8 @@ func TestLateTapOfAShortRing(t *testing.T) {
 	live, history := "ipc://"+filepath.Join(folder, "s"), "ipc://"+filepath.Join(folder, "r")
 	const kept = 5
 	replay := startPiped(t, "replay", "--trace", traceFile, "--limit", "40", "--capacity-blocks", "2000",
-		"--endpoint", live, "--replay-endpoint", history, "--buffer-steps", fmt.Sprint(kept), "--hold", "1h", "--tail-mark", "off", "--device", "host")
+		"--endpoint", live, "--replay-endpoint", history, "--buffer-steps", fmt.Sprint(kept), "--hold", "1h", "--tail-mark", "off", "--device", "host",
+		"--truncated-history", "suffix")
 	var s replaySummary
 	replay.line(&s)
 	if s.Batches <= kept {
@@ -125,6 +126,32 @@ func TestLateTapOfAShortRing(t *testing.T) {
 	lastLine(t, tap, &end)
 	if end.Received.Replayed != kept || end.Received.Missing != s.Batches-kept || !end.Verified.Good || end.Verified.Complete {
 		t.Errorf("ends with %+v", end)
+	}
+}
+
+// With snapshots it gives all that there is, whether the answer is filled up or
+// ends early.
+func TestLateTapGetsASnapshot(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []string{"65536", "0"} {
+		folder := shortTemp(t)
+		live, history := "ipc://"+filepath.Join(folder, "s"), "ipc://"+filepath.Join(folder, "r")
+		resident, mirror := filepath.Join(folder, "resident"), filepath.Join(folder, "mirror")
+		replay := startPiped(t, "replay", "--trace", traceFile, "--limit", "40", "--capacity-blocks", "2000",
+			"--endpoint", live, "--replay-endpoint", history, "--buffer-steps", "5", "--hold", "1h", "--device", "host",
+			"--replay-pad-limit", limit, "--resident-out", resident)
+		var s replaySummary
+		replay.line(&s)
+		tap := start(t, "tap", live, "--replay", history, "--json", "--verify", "--idle-exit", "1s", "--mirror-out", mirror)
+		tap.good()
+		replay.signal(syscall.SIGTERM)
+		replay.good()
+		var end replayedLine
+		lastLine(t, tap, &end)
+		if end.Received.Replayed == 0 || end.Received.Missing != 0 || !end.Verified.Good || !end.Verified.Complete {
+			t.Errorf("limit %s: ends with %+v", limit, end)
+		}
+		wantMirror(t, mirror, resident)
 	}
 }
 

@@ -18,7 +18,8 @@ int main(int argc, char** argv) {
   if (live.managers == 0 && live.sequences == 0 && live.streams == 0 && live.snapshots == 0) {
     return failed;
   }
-  std::fprintf(stderr, "still alive at the end: %llu managers, %llu sequences, %llu streams, "
+  std::fprintf(stderr,
+               "still alive at the end: %llu managers, %llu sequences, %llu streams, "
                "%llu snapshots\n",
                static_cast<unsigned long long>(live.managers),
                static_cast<unsigned long long>(live.sequences),

@@ -1,0 +1,183 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package publisher
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/kvcast/kvcast/bindings"
+	"github.com/kvcast/kvcast/bindings/event"
+	reader "github.com/kvcast/kvcast/publisher/subscribe"
+	"github.com/kvcast/kvcast/publisher/wire"
+)
+
+// follow reads batches up to a number into a mirror; clears are alone.
+func follow(t testing.TB, s *subscriber, mirror *reader.Mirror, to uint64) (clears int) {
+	t.Helper()
+	for {
+		m := s.next()
+		for _, e := range m.batch.Events {
+			if e.Kind == wire.KindCleared {
+				if clears++; len(m.batch.Events) != 1 {
+					t.Errorf("batch %d: a clear in company", m.seq)
+				}
+			}
+		}
+		if err := mirror.Apply(m.batch.Events); err != nil {
+			t.Fatal(err)
+		}
+		if m.seq == to {
+			return clears
+		}
+	}
+}
+
+// A subscriber that comes late knows everything after a Resync, and nothing
+// overtakes it while the cache is used.
+func TestResync(t *testing.T) {
+	o := localOptions(t)
+	o.MaxBatchEvents = 3
+	p, m := startWith(t, o, 64)
+	if err := p.Resync(withPatience(t)); err != nil {
+		t.Fatal(err)
+	}
+	grow(t, p, m, 0, 12)
+	s := subscribe(t, p)
+	mirror := reader.NewMirror(0)
+	done := make(chan error, 3)
+	for range cap(done) {
+		go func() { done <- p.Resync(withPatience(t)) }()
+	}
+	grow(t, p, m, 100, 12)
+	for range cap(done) {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustFlush(t, p)
+	clears := follow(t, s, mirror, p.Stats().NextSeq-1)
+	sameBlocks(t, "late", mirror, patterns(t, m, event.Signed64))
+	st := p.Stats()
+	checkBalance(t, st, true)
+	if st.Resyncs < 2 || st.Resyncs > 4 || clears != int(st.Resyncs)-1 {
+		t.Errorf("%d resyncs, %d clears", st.Resyncs, clears)
+	}
+}
+
+// When it may be called, and what it says.
+func TestResyncErrors(t *testing.T) {
+	p := mustNew(t, localOptions(t))
+	check := func(want error) {
+		t.Helper()
+		if err := p.Resync(withPatience(t)); !errors.Is(err, want) {
+			t.Errorf("%v, want %v", err, want)
+		}
+	}
+	check(ErrNotStarted)
+	mustStart(t, p)
+	check(ErrNoSnapshots)
+	p.Close()
+	check(ErrClosed)
+	if err := (*Publisher)(new(Publisher)).Resync(withPatience(t)); !errors.Is(err, ErrClosed) {
+		t.Errorf("zero value: %v", err)
+	}
+	p, _ = startWith(t, localOptions(t), 8)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.Resync(over); err != nil && !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	//lint:ignore SA1012 that is the point
+	if err := p.Resync(nil); !errors.Is(err, ErrOption) { //nolint:staticcheck
+		t.Errorf("%v", err)
+	}
+	o := localOptions(t)
+	o.OnLoss = LossResync
+	var e *Error
+	if err := mustNew(t, o).Start(withPatience(t)); !errors.As(err, &e) || e.Key != "on_loss" || !errors.Is(err, ErrOption) {
+		t.Errorf("on_loss without a source: %v", err)
+	}
+}
+
+// With on_loss a batch that could not be sent is followed by everything anew.
+func TestResyncOnLoss(t *testing.T) {
+	for _, policy := range []OnLoss{LossGap, LossResync} {
+		t.Run(string(policy), func(t *testing.T) {
+			o := localOptions(t)
+			o.OnLoss, o.Warn = policy, nil
+			p := mustNew(t, o)
+			f := &fakeTransport{}
+			p.newTransport = func() transport { return f }
+			_, m, _ := startStream(t, p, 64)
+			grow(t, p, m, 0, 3)
+			f.setFail(errors.New("no room"))
+			compute(t, m, []uint32{9, 9, 9, 9})
+			if err := p.Flush(withPatience(t)); !errors.Is(err, ErrDropped) {
+				t.Fatalf("%v", err)
+			}
+			f.setFail(nil)
+			if policy == LossResync {
+				eventually(t, "resync", func() bool { return p.Stats().Resyncs > 0 })
+			} else {
+				compute(t, m, []uint32{8, 8, 8, 8})
+				mustFlush(t, p)
+			}
+			st := p.Stats()
+			checkBalance(t, st, true)
+			if (st.Resyncs > 0) != (policy == LossResync) {
+				t.Errorf("%+v", st)
+			}
+		})
+	}
+}
+
+// A publisher that takes over from another one announces what is there.
+func TestStartOnANonEmptyCache(t *testing.T) {
+	first, m, stream := startStream(t, mustNew(t, localOptions(t)), 64)
+	grow(t, first, m, 0, 8)
+	first.Close()
+	compute(t, m, []uint32{5, 5, 5, 5}) // recorded, not drained
+
+	o := localOptions(t)
+	o.WaitSubscribers = 1
+	bound := make(chan string, 1)
+	o.OnBound = func(endpoint string) { bound <- endpoint }
+	p := mustNew(t, o)
+	if err := p.Attach(stream); err != nil {
+		t.Fatal(err)
+	}
+	result := make(chan error, 1)
+	go func() { result <- p.Start(withPatience(t)) }()
+	s := newSubscriber(t, nil).connect(<-bound, "")
+	if err := <-result; err != nil {
+		t.Fatal(err)
+	}
+	mustFlush(t, p)
+	mirror := reader.NewMirror(0)
+	if clears := follow(t, s, mirror, p.Stats().NextSeq-1); clears != 1 {
+		t.Errorf("%d clears", clears)
+	}
+	sameBlocks(t, "taken over", mirror, patterns(t, m, event.Signed64))
+	if st := p.Stats(); st.Resyncs != 0 {
+		t.Errorf("%d resyncs", st.Resyncs)
+	}
+
+	// Somebody who keeps a snapshot open keeps the next one from starting.
+	p.Close()
+	snapshot, err := stream.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p = mustNew(t, localOptions(t))
+	if err := p.Attach(stream); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(withPatience(t)); !errors.Is(err, bindings.ErrBusy) {
+		t.Errorf("%v", err)
+	}
+	snapshot.Close()
+	mustStart(t, p)
+}

@@ -1,0 +1,233 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package publisher
+
+import (
+	"io"
+
+	"github.com/kvcast/kvcast/bindings"
+	"github.com/kvcast/kvcast/bindings/event"
+	"github.com/kvcast/kvcast/publisher/wire"
+)
+
+const (
+	// maxSnapshotMessage is the size up to which a snapshot is one batch. The batch
+	// limits do not hold for it: a REQ client reads only the first batch of an
+	// answer, and a common client stops at the number before the live one it holds.
+	maxSnapshotMessage = 32 << 20
+	// snapshotEvents and snapshotBlocks are what is read and encoded at a time.
+	snapshotEvents = 1024
+	snapshotBlocks = 8192
+	// headRoom is kept before the events for the head, whose length depends on
+	// how many there are: at most 1 + 9 + 5 bytes. rankRoom is for what follows.
+	headRoom = 16
+	rankRoom = 9
+)
+
+// snapshotBody is an encoded snapshot: a clear, then all that is announced as of
+// the batch newest, parents first (or, if that is nothing, a second clear). It
+// never changes.
+type snapshotBody struct {
+	newest uint64
+	// messages are the payloads; empty is a batch without events, for the
+	// numbers behind them.
+	messages []snapshotMessage
+	empty    []byte
+	encoder  *wire.Encoder
+	ts       float64
+	rank     uint64
+	limit    int // bytes of a message
+}
+
+// snapshotMessage is a payload, with the part of it that is events.
+type snapshotMessage struct {
+	payload []byte
+	body    []byte
+	events  int
+}
+
+// messageWriter collects encoded events in messages of a limited size.
+type messageWriter struct {
+	of   *snapshotBody
+	buf  []byte
+	n    int
+	list []snapshotMessage
+}
+
+// add appends encoded events, which are not kept.
+func (w *messageWriter) add(encoded []byte, events int) error {
+	if events == 0 {
+		return nil
+	}
+	if w.n > 0 && len(w.buf)+len(encoded)+rankRoom > w.of.limit {
+		if err := w.close(); err != nil {
+			return err
+		}
+	}
+	if w.buf == nil {
+		w.buf = make([]byte, headRoom, headRoom+2*len(encoded))
+	}
+	w.buf = append(w.buf, encoded...)
+	w.n += events
+	return nil
+}
+
+// close ends a message.
+func (w *messageWriter) close() error {
+	if w.n == 0 {
+		return nil
+	}
+	m, err := w.of.message(w.buf, w.n)
+	if err != nil {
+		return err
+	}
+	w.list = append(w.list, m)
+	w.buf, w.n = nil, 0
+	return nil
+}
+
+// message makes a payload of events that begin at headRoom in buf.
+func (b *snapshotBody) message(buf []byte, events int) (snapshotMessage, error) {
+	var room [headRoom]byte
+	head, err := b.encoder.AppendHead(room[:0], b.ts, events)
+	if err != nil {
+		return snapshotMessage{}, err
+	}
+	from, end := headRoom-len(head), len(buf)
+	copy(buf[from:], head)
+	buf = b.encoder.AppendRank(buf, b.rank)
+	return snapshotMessage{payload: buf[from:], body: buf[headRoom:end], events: events}, nil
+}
+
+// fit returns payloads for at most n numbers; n > 0.
+func (b *snapshotBody) fit(n uint64) ([]snapshotMessage, error) {
+	if uint64(len(b.messages)) <= n {
+		return b.messages, nil
+	}
+	// The ring keeps fewer batches than there are messages: the rest goes into
+	// the last one, whatever its size.
+	list := append([]snapshotMessage(nil), b.messages[:n-1]...)
+	buf, events := make([]byte, headRoom), 0
+	for _, m := range b.messages[n-1:] {
+		buf = append(buf, m.body...)
+		events += m.events
+	}
+	last, err := b.message(buf, events)
+	return append(list, last), err
+}
+
+// encodeSnapshot reads a snapshot to its end. Events that most readers cannot
+// take (risky), and what hangs on them, are in messages of their own behind all
+// others, so that they take nothing else with them.
+func encodeSnapshot(s *settings, from *bindings.Snapshot, newest uint64, ts float64, stop func() bool) (*snapshotBody, error) {
+	encoder, err := wire.NewEncoder(s.wireConfig())
+	if err != nil {
+		return nil, err
+	}
+	v, err := newValidator(s)
+	if err != nil {
+		return nil, err
+	}
+	b := &snapshotBody{newest: newest, encoder: encoder, ts: ts, rank: uint64(s.Rank),
+		limit: s.snapshotMessage}
+	if b.empty, err = encoder.AppendBatch(nil, ts, nil, b.rank); err != nil {
+		return nil, err
+	}
+	plain, risky := messageWriter{of: b}, messageWriter{of: b}
+	cleared, err := encoder.AppendEvents(nil, clearEvents)
+	if err != nil {
+		return nil, err
+	}
+	if err = plain.add(cleared, 1); err != nil {
+		return nil, err
+	}
+	behind := newBlockSet()
+	var shaped, safe, apart []event.Event
+	var buf []byte
+	for {
+		if stop() {
+			return nil, errSnapshotsOver
+		}
+		batch, err := from.Next(snapshotEvents, snapshotBlocks)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		v.begin()
+		shaped, safe, apart = shaped[:0], safe[:0], apart[:0]
+		for _, ev := range batch.Events {
+			// What may not be sent was not sent when it was stored.
+			shaped, _ = v.shape(shaped, ev, true)
+		}
+		for _, ev := range shaped {
+			if behind.takes(ev) {
+				apart = append(apart, ev)
+			} else {
+				safe = append(safe, ev)
+			}
+		}
+		for _, part := range []struct {
+			to     *messageWriter
+			events []event.Event
+		}{{&plain, safe}, {&risky, apart}} {
+			if buf, err = encoder.AppendEvents(buf[:0], part.events); err != nil {
+				return nil, err
+			}
+			if err = part.to.add(buf, len(part.events)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if plain.n == 1 && len(plain.list) == 0 && risky.n == 0 && len(risky.list) == 0 {
+		// Of nothing: a second clear, so that it can be told from an ordinary batch.
+		if err := plain.add(cleared, 1); err != nil {
+			return nil, err
+		}
+	}
+	for _, w := range []*messageWriter{&plain, &risky} {
+		if err := w.close(); err != nil {
+			return nil, err
+		}
+		b.messages = append(b.messages, w.list...)
+	}
+	return b, nil
+}
+
+// blockSet are the blocks of risky events and of what hangs on them.
+type blockSet struct {
+	hashes  map[uint64]struct{}
+	digests map[event.Digest]struct{}
+}
+
+func newBlockSet() *blockSet {
+	return &blockSet{hashes: map[uint64]struct{}{}, digests: map[event.Digest]struct{}{}}
+}
+
+// takes says whether a store belongs to the set, and adds its blocks.
+func (b *blockSet) takes(ev event.Event) bool {
+	e, ok := ev.(*event.BlockStored)
+	if !ok {
+		return false
+	}
+	below := false
+	if e.HasParent {
+		if len(e.Digests) > 0 {
+			_, below = b.digests[e.ParentDigest]
+		} else {
+			_, below = b.hashes[e.ParentHash]
+		}
+	}
+	if !below && !risky(ev) {
+		return false
+	}
+	for _, h := range e.Hashes {
+		b.hashes[h] = struct{}{}
+	}
+	for _, d := range e.Digests {
+		b.digests[d] = struct{}{}
+	}
+	return true
+}

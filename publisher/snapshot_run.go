@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package publisher
+
+import "time"
+
+// replayRun is what a replay sends: batches in the order of their numbers.
+type replayRun interface {
+	// batch returns the batch at hand, false at the end. The payload is valid
+	// until the next call of advance or release.
+	batch() (seq uint64, payload []byte, ok bool)
+	advance()
+	// release gives up what is left.
+	release()
+}
+
+// snapshotRun answers a request for numbers from start on with a snapshot, filled
+// from the front: its messages at start, start+1, ..., then batches without events
+// up to the number that the snapshot is of, if they are not too many.
+type snapshotRun struct {
+	answer   *snapshotAnswer // nil when given up
+	messages []snapshotMessage
+	empty    []byte
+	next     uint64
+	last     uint64 // number of the last batch
+	sent     int
+	over     bool
+}
+
+// newSnapshotRun takes the use of the answer over, which is there and good.
+func newSnapshotRun(a *snapshotAnswer, start uint64, padLimit int) (*snapshotRun, error) {
+	b := a.body
+	// A truncated history begins above start and ends at newest or before.
+	numbers := b.newest - start + 1
+	messages, err := b.fit(numbers)
+	if err != nil {
+		return nil, err
+	}
+	r := &snapshotRun{answer: a, messages: messages, empty: b.empty, next: start, last: b.newest}
+	if numbers > uint64(padLimit) {
+		r.last = start + uint64(len(messages)) - 1
+	}
+	return r, nil
+}
+
+func (r *snapshotRun) batch() (seq uint64, payload []byte, ok bool) {
+	switch {
+	case r.over:
+		return 0, nil, false
+	case r.sent < len(r.messages):
+		return r.next, r.messages[r.sent].payload, true
+	}
+	return r.next, r.empty, true
+}
+
+func (r *snapshotRun) advance() {
+	if r.next == r.last {
+		r.release()
+		return
+	}
+	r.next++
+	if r.sent < len(r.messages) {
+		r.sent++
+	}
+}
+
+func (r *snapshotRun) release() {
+	r.over = true
+	if r.answer != nil {
+		r.answer.release()
+		r.answer, r.messages = nil, nil
+	}
+}
+
+// begin opens the run that answers a request, which may have to wait for a
+// snapshot.
+func (s *replayServer) begin(r *replay, now time.Time) {
+	run, truncated := s.ring.open(r.start, s.policy)
+	if truncated {
+		s.counters.truncated.Add(1)
+		if s.policy == TruncatedSnapshot {
+			if s.hub != nil {
+				r.wanted = s.hub.ask()
+			}
+			if r.wanted == nil {
+				run, _ = s.ring.open(r.start, TruncatedSuffix)
+			}
+		}
+	}
+	r.run = &run
+	r.asked = now
+}
+
+// waits says that a replay has to wait for its snapshot; one that has come or
+// will not come becomes its run.
+func (s *replayServer) waits(r *replay, now time.Time) bool {
+	a := r.wanted
+	if a == nil {
+		return false
+	}
+	done := a.done()
+	if !done && now.Sub(r.asked) < snapshotWait {
+		// Not the peer's fault.
+		r.progress, r.window = now, now
+		r.resume = now.Add(snapshotPoll)
+		return true
+	}
+	r.wanted = nil
+	if done && a.err == nil {
+		if run, err := newSnapshotRun(a, r.start, s.padLimit); err == nil {
+			r.run = run
+			return false
+		}
+	}
+	a.release()
+	run, _ := s.ring.open(r.start, TruncatedSuffix)
+	r.run = &run
+	return false
+}
