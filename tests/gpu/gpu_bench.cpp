@@ -84,8 +84,8 @@ std::string Name(const char* what, uint64_t page_bytes, const char* method) {
 void Bench(const Options& options) {
   Gpu gpu;
   Timer timer(gpu);
-  const uint64_t device_bytes = options.quick ? 32 << 20 : uint64_t{8} << 30;
-  const uint64_t host_bytes = options.quick ? 4 << 20 : 512 << 20;
+  const uint64_t device_bytes = options.quick ? 4 << 20 : uint64_t{8} << 30;
+  const uint64_t host_bytes = options.quick ? 1 << 20 : 512 << 20;
   const DeviceBlock pool(gpu, device_bytes);
   const PinnedBlock host(gpu, host_bytes);
   const uint64_t half = device_bytes / 2;
