@@ -21,6 +21,12 @@ KVC_PREFETCHING void PrefetchForWrite([[maybe_unused]] const void* address) {
 #endif
 }
 
+KVC_PREFETCHING void PrefetchForRead([[maybe_unused]] const void* address) {
+#if defined(__GNUC__)
+  __builtin_prefetch(address, 0);
+#endif
+}
+
 }  // namespace kvcast
 
 #endif  // KVCAST_SINK_SRC_PREFETCH_H_

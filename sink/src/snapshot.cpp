@@ -8,8 +8,14 @@
 
 #include "native/src/digest_table.h"
 #include "native/src/event_sink.h"
+#include "sink/src/prefetch.h"
 
 namespace kvcast {
+namespace snapshot {
+
+constexpr size_t kPrefetchBlocks = 8;
+
+}  // namespace snapshot
 
 Snapshot::Snapshot(const SnapshotForm& form, WireScopes scopes)
     : form_(form), scopes_(std::move(scopes)) {}
@@ -83,6 +89,11 @@ void Snapshot::Fill(uint64_t max_events, uint64_t max_blocks) {
       if (open && batch.events.back().hash_count >= form_.max_blocks_per_event) open = false;
       if (batch.hashes.size() >= max_blocks || (!open && batch.events.size() >= max_events)) return;
       const uint32_t node = chain_.back();
+      if (chain_.size() > snapshot::kPrefetchBlocks) {
+        const uint32_t ahead = chain_[chain_.size() - 1 - snapshot::kPrefetchBlocks];
+        PrefetchForRead(&version_->at(ahead));
+        PrefetchForRead(version_->Tokens(ahead));
+      }
       const MirrorBlock& block = version_->at(node);
       const uint32_t* tokens = version_->Tokens(node);
       const uint64_t hash = Hash(block.key);

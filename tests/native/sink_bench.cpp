@@ -144,6 +144,71 @@ void Report(uint32_t blocks, uint32_t run, bool scattered, bool one_chain) {
       Median(costs.drain_remove));
 }
 
+// A snapshot of chains of 64 blocks: pinning it, reading it to its end, and what
+// replacing all blocks costs beside it, where each chunk is copied once.
+void Snapshots(uint32_t blocks) {
+  constexpr uint32_t kRun = 64;
+  std::vector<uint64_t> memory(size_t{blocks} * kStride / 8 + 8);
+  kvcast::SinkGeometry geometry;
+  geometry.tokens_per_block = kTokens;
+  geometry.max_blocks = blocks;
+  geometry.tokens_base = reinterpret_cast<std::byte*>(memory.data()) + 64;
+  geometry.node_stride = kStride;
+  NoHost host;
+  auto sink = std::make_unique<kvcast::StreamingEventSink>(kvcast::SinkOptions{});
+  sink->Attach(geometry, &host);
+  std::mt19937_64 random(1);
+  std::vector<uint32_t> ids(blocks / kRun * kRun);
+  std::iota(ids.begin(), ids.end(), 0u);
+  std::shuffle(ids.begin(), ids.end(), random);
+  for (const uint32_t id : ids) {
+    auto* tokens = const_cast<uint32_t*>(geometry.Tokens(id));
+    for (uint32_t t = 0; t < kTokens; ++t) tokens[t] = static_cast<uint32_t>(random() >> 34);
+  }
+  const kvcast::Scope scope;
+  kvc_borrowed_batch batch;
+  // Takes out what is there, if anything is, and stores it anew; returns the time.
+  const auto replace = [&](bool remove) {
+    const double begin = Nanoseconds();
+    for (size_t at = 0; at < ids.size(); at += kRun) {
+      if (remove) {
+        const std::vector<uint32_t> going(ids.rend() - static_cast<std::ptrdiff_t>(at + kRun),
+                                          ids.rend() - static_cast<std::ptrdiff_t>(at));
+        sink->Remove(going.data(), kRun);
+      }
+      kvcast::StoreRun run;
+      run.scope = &scope;
+      run.nodes = &ids[at];
+      run.count = kRun;
+      if (sink->Store(run, false) != kRun) std::abort();
+      do {
+        if (sink->Drain(128, 8192, &batch) != KVC_OK) std::abort();
+      } while (batch.event_count != 0);
+    }
+    return (Nanoseconds() - begin) / static_cast<double>(ids.size());
+  };
+  replace(false);
+  const double alone = replace(true);
+  double pin[2];
+  double read = 0;
+  double beside = 0;
+  for (double& time : pin) {
+    std::unique_ptr<kvcast::Snapshot> snapshot;
+    double begin = Nanoseconds();
+    if (sink->Pin(&snapshot) != kvcast::PinResult::kDone) std::abort();
+    time = Nanoseconds() - begin;
+    beside = replace(true);
+    begin = Nanoseconds();
+    while (snapshot->Next(1024, 8192, &batch)) {
+    }
+    read = (Nanoseconds() - begin) / static_cast<double>(ids.size());
+  }
+  std::printf(
+      "%8u blocks, snapshot: pin %.0f us first, %.0f us later, read %.1f ns/block, "
+      "replace a block %.1f ns alone, %.1f ns beside it\n",
+      blocks, pin[0] / 1e3, pin[1] / 1e3, read, alone, beside);
+}
+
 void Keys() {
   const kvcast::Sha256Kernels* all[2] = {&kvcast::Sha256Portable(), kvcast::Sha256ShaNi()};
   for (const auto* kernels : all) {
@@ -178,6 +243,7 @@ int main(int argc, char** argv) {
       for (const bool one_chain : {false, true}) Report(blocks, 64, scattered, one_chain);
     }
     Report(blocks, 1, true, false);
+    Snapshots(blocks);
   }
   return 0;
 }
