@@ -4,7 +4,8 @@
 // Package subscribe is the receiving side of a KV-cache event stream: a
 // Follower that hands out a publisher's batches in exact order, made good by
 // replays, a Client for what is live alone, a Mirror that holds what is reusable
-// over there, and a Verifier that checks the stream against the wire contract.
+// over there and tells how much of a prompt is (TokenMirror: by its tokens), and
+// a Verifier that checks the stream against the wire contract.
 //
 // Mirror and Verifier are plain values without sockets or goroutines; they
 // take decoded events from any source. All are bounded against a publisher and

@@ -65,6 +65,7 @@ type Mirror struct {
 	places  map[place]uint
 	max     int
 	stamp   uint64
+	index   *tokenIndex // of a TokenMirror; nil otherwise
 }
 
 // NewMirror returns an empty mirror for up to maxBlocks blocks; 0 means
@@ -93,12 +94,8 @@ func (m *Mirror) Apply(events []wire.Event) error {
 				return err
 			}
 			m.stamp++
-			parent, hasParent := m.find(e.Parent), e.HasParent
-			for _, h := range e.Hashes {
-				if parent, _, err = m.store(h, parent, hasParent, bit); err != nil {
-					return err
-				}
-				hasParent = true
+			if err := m.storeAll(e, bit); err != nil {
+				return err
 			}
 		case e.Kind == wire.KindRemoved:
 			bit, err := m.bit(e)
@@ -109,6 +106,30 @@ func (m *Mirror) Apply(events []wire.Event) error {
 				m.remove(h, bit)
 			}
 		}
+	}
+	return nil
+}
+
+func (m *Mirror) storeAll(e *wire.Event, bit uint64) error {
+	var content naming
+	var above name
+	if m.index != nil {
+		content, above = m.index.storing(e)
+	}
+	parent, hasParent := m.find(e.Parent), e.HasParent
+	for i, h := range e.Hashes {
+		id, what, err := m.store(h, parent, hasParent, bit)
+		if err != nil {
+			return err
+		}
+		if m.index != nil {
+			if what == otherParent {
+				above = m.index.of(h)
+			} else {
+				above = m.index.add(id, i, h, &content, above)
+			}
+		}
+		parent, hasParent = id, true
 	}
 	return nil
 }
@@ -142,6 +163,9 @@ func (m *Mirror) clear() {
 	clear(m.places)
 	m.blocks = m.blocks[:1]
 	m.free = m.free[:0]
+	if m.index != nil {
+		m.index.clear()
+	}
 }
 
 // find returns the id of a block, or 0.
@@ -254,6 +278,9 @@ func (m *Mirror) remove(h wire.Hash, bit uint64) outcome {
 		delete(m.ids, h.Bits)
 	}
 	m.free = append(m.free, id)
+	if m.index != nil {
+		m.index.remove(id)
+	}
 	b.life++
 	if p := m.parentOf(b); p != 0 {
 		m.blocks[p].children--
