@@ -50,15 +50,15 @@ func buildTool(t *testing.T) string {
 
 // replay replays the first requests of the shipped trace as a rank, and returns
 // when all has been published.
-func replay(t *testing.T, tool, base, past string, rank, limit, pages int) *engine {
+func replay(t *testing.T, tool, base, past string, rank, limit, pages int, more ...string) *engine {
 	t.Helper()
 	resident := filepath.Join(t.TempDir(), "resident")
 	e := &engine{t: t, resident: map[uint64]bool{}}
-	e.cmd = exec.Command(tool, "replay", "--trace", traceFile, "--limit", fmt.Sprint(limit),
+	e.cmd = exec.Command(tool, append([]string{"replay", "--trace", traceFile, "--limit", fmt.Sprint(limit),
 		"--block-size", fmt.Sprint(blockSize), "--capacity-blocks", fmt.Sprint(pages), "--device", "host",
 		"--profile", "dynamo", "--first-seq", "time", "--endpoint", base, "--replay-endpoint", past,
 		"--data-parallel-rank", fmt.Sprint(rank), "--data-parallel-size", fmt.Sprint(ranks),
-		"--resident-out", resident, "--hold", "1h", "--json")
+		"--resident-out", resident, "--hold", "1h", "--json"}, more...)...)
 	var stderr lockedBuffer
 	e.cmd.Stderr = &stderr
 	out, err := e.cmd.StdoutPipe()
@@ -153,9 +153,19 @@ func TestDynamoIndexerOfProcesses(t *testing.T) {
 	}
 	python(t)
 	tool := buildTool(t)
+	for name, more := range map[string][]string{
+		"whole history": nil,
+		// It joins too late for all but the last batches.
+		"snapshots": {"--buffer-steps", "4"},
+	} {
+		t.Run(name, func(t *testing.T) { indexerOfProcesses(t, tool, more...) })
+	}
+}
+
+func indexerOfProcesses(t *testing.T, tool string, more ...string) {
 	base, past := freeEndpoints(t)
 	x := startIndexer(t, base, past)
-	engines := [ranks]*engine{replay(t, tool, base, past, 0, 60, 9000), replay(t, tool, base, past, 1, 45, 5000)}
+	engines := [ranks]*engine{replay(t, tool, base, past, 0, 60, 9000, more...), replay(t, tool, base, past, 1, 45, 5000, more...)}
 	prompts, chains := traceBlocks(t, 70, 12000)
 	agree := func(when string) {
 		t.Helper()
@@ -191,6 +201,6 @@ func TestDynamoIndexerOfProcesses(t *testing.T) {
 	}
 	agree("at first")
 	engines[1].kill()
-	engines[1] = replay(t, tool, base, past, 1, 70, 7000)
+	engines[1] = replay(t, tool, base, past, 1, 70, 7000, more...)
 	agree("after a kill")
 }
