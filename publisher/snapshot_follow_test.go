@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvcast/kvcast/bindings"
 	"github.com/kvcast/kvcast/bindings/event"
 	reader "github.com/kvcast/kvcast/publisher/subscribe"
 	"github.com/kvcast/kvcast/publisher/wire"
@@ -191,5 +192,85 @@ func TestFollowASnapshotOfNothing(t *testing.T) {
 		if f.gaps > 0 || !f.verifier.Report().Complete {
 			t.Errorf("%d gaps, %+v", f.gaps, f.verifier.Report())
 		}
+	}
+}
+
+// The same while the cache never rests: blocks are deferred, evicted and reset,
+// followers read as they please, and in the end all know the same.
+func TestFollowThroughSnapshotsUnderLoad(t *testing.T) {
+	for _, pad := range []int{65536, 0} {
+		random := rand.New(rand.NewPCG(seedOf(t), 5))
+		o := snapshotOptions(t)
+		o.ReplayPadLimit, o.MaxEntries, o.MaxBatchEvents = pad, 8, 4
+		o.Warn = nil
+		p := mustNew(t, o)
+		stream, m := newAllocator(t, o.StreamConfig(), bindings.Config{TokensPerBlock: 4, CapacityBlocks: 96})
+		t.Cleanup(func() { p.Close() })
+		if err := p.Attach(stream); err != nil {
+			t.Fatal(err)
+		}
+		mustStart(t, p)
+		stop, stopped := make(chan struct{}), make(chan error, 1)
+		go func() {
+			own := rand.New(rand.NewPCG(1, 6))
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					stopped <- nil
+					return
+				default:
+				}
+				err := useOneSequence(own, m)
+				if i%500 == 499 {
+					err = errors.Join(err, m.Reset())
+				}
+				if err != nil {
+					stopped <- err
+					return
+				}
+				stream.Flush()
+			}
+		}()
+		// They come when the history is too short already.
+		eventually(t, "batches", func() bool { return p.Stats().PublishedBatches > 50 })
+		var all []*followed
+		for i := range 4 {
+			all = append(all, newFollowed(t, p, func(o *reader.FollowerOptions) {
+				if i > 1 {
+					o.MaxHeld = 3
+				}
+			}))
+		}
+		for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+			f := all[random.IntN(len(all))]
+			for range random.IntN(200) {
+				if !f.take(0) {
+					break
+				}
+			}
+			if random.IntN(2000) == 0 {
+				if err := p.Resync(withPatience(t)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		close(stop)
+		if err := <-stopped; err != nil {
+			t.Fatal(err)
+		}
+		mustFlush(t, p)
+		want := patterns(t, m, event.Signed64)
+		snapshots := 0
+		for _, f := range all {
+			f.until("after the load", want)
+			snapshots += f.snapshots
+		}
+		st := p.Stats()
+		t.Logf("%d batches, %d snapshots, %d read, %d resyncs, %d deferred", st.PublishedBatches, st.Snapshots, snapshots,
+			st.Resyncs, st.Sink.DeferredBlocks)
+		if snapshots == 0 || st.Sink.DeferredBlocks == 0 {
+			t.Error("the test shows too little")
+		}
+		p.Close()
 	}
 }
