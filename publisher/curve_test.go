@@ -13,6 +13,7 @@ import (
 
 	zmq "github.com/pebbe/zmq4"
 
+	"github.com/kvcast/kvcast/publisher/internal/curvekey"
 	"github.com/kvcast/kvcast/publisher/wire"
 )
 
@@ -249,7 +250,7 @@ func TestBadKeyFiles(t *testing.T) {
 		"short":           {secret(0o600, pair.secret[:39]), keySecret, "no secret key of 40 characters in Z85"},
 		"no Z85":          {secret(0o600, strings.Repeat("~", 40)), keySecret, "no secret key of 40 characters in Z85"},
 		"above 32 bits":   {secret(0o600, strings.Repeat("#", 40)), keySecret, "no secret key of 40 characters in Z85"},
-		"too large":       {secret(0o600, strings.Repeat(" ", maxKeyFile+1)), keySecret, "more than 1048576 bytes"},
+		"too large":       {secret(0o600, strings.Repeat(" ", curvekey.MaxFile+1)), keySecret, "more than 1048576 bytes"},
 		"list missing":    {func(o *Options) { o.CurveAllowFile = "/no/such/file" }, keyAllow, "no such file or directory"},
 		"list writable":   {list(0o646, pair.public), keyAllow, "others than its owner may change it: its mode is 0646"},
 		"list empty":      {list(0o600, "# nobody\n"), keyAllow, "no key: nobody could subscribe"},
@@ -294,7 +295,7 @@ func TestCertificate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if key, ok := decodeKey(public); !ok || string(key[:]) != zmq.Z85decode(public) {
+		if key, ok := curvekey.Decode(public); !ok || string(key[:]) != zmq.Z85decode(public) {
 			t.Errorf("%s is read as %x", public, key)
 		}
 	}
@@ -303,8 +304,8 @@ func TestCertificate(t *testing.T) {
 // What ZeroMQ asks is answered with yes only if all of it is right.
 func TestZapAnswers(t *testing.T) {
 	pair := newKeyPair(t)
-	key, _ := decodeKey(pair.public)
-	h := &zapHandler{gate: newGate(&curve{allowed: map[curveKey]bool{key: true}})}
+	key, _ := curvekey.Decode(pair.public)
+	h := &zapHandler{gate: newGate(&curve{allowed: map[curvekey.Key]bool{key: true}})}
 	good := []string{"1.0", "7", "kvcast", "127.0.0.1", "", "CURVE", string(key[:])}
 	ask := func(frames []string) string {
 		var b [][]byte

@@ -166,8 +166,12 @@ func (g *gate) open(ctx *zmq.Context, shared bool) (_ *zapHandler, err error) {
 	return h, nil
 }
 
-// close is called by whoever owns the socket: the goroutine once it runs.
+// close is called by whoever owns the socket: the goroutine once it runs. The
+// place of the handler is free at once; ZeroMQ closes sockets later.
 func (h *zapHandler) close() {
+	if h.socket != nil {
+		retryEINTR(func() error { return h.socket.Unbind(zapEndpoint) })
+	}
 	for _, s := range []*zmq.Socket{h.socket, h.wakened} {
 		if s != nil {
 			s.Close()

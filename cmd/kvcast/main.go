@@ -166,10 +166,21 @@ func flagError(err error) error {
 }
 
 // endpointError names what of tap's command line is wrong where the subscriber
-// says what it was about to do.
+// says what it was about to do, or which option.
 func endpointError(err error) error {
 	var e *subscribe.Error
-	if !errors.As(err, &e) || e.Err != subscribe.ErrEndpoint {
+	if !errors.As(err, &e) {
+		return err
+	}
+	if e.Err == subscribe.ErrOption {
+		for option, flag := range map[string]string{"CurveServerKeyFile ": "--curve-server-key-file ",
+			"CurveSecretKeyFile ": "--curve-secret-key-file "} {
+			if detail, ok := strings.CutPrefix(e.Detail, option); ok {
+				return errors.New(flag + detail)
+			}
+		}
+	}
+	if e.Err != subscribe.ErrEndpoint {
 		return err
 	}
 	if argument := map[string]string{"connect": "ENDPOINT", "replay": "--replay"}[e.Op]; argument != "" {

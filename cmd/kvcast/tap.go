@@ -32,6 +32,8 @@ type tapOptions struct {
 	mirrorOut  string
 	maxBatches int
 	idleExit   time.Duration
+	// The files of CURVE keys.
+	serverKey, secretKey string
 }
 
 func newTap(std streams) *cobra.Command {
@@ -51,12 +53,20 @@ func newTap(std streams) *cobra.Command {
 			"parts of a batch may take 4 MiB and 12 bytes per byte of the payload, at most\n" +
 			"256 MiB; a larger batch cannot be read. A mirror holds 8,388,608 blocks. The number\n" +
 			"of frames in a message is not bounded: tap an engine that is not trusted under a\n" +
-			"memory limit.",
+			"memory limit.\n\n" +
+			"With --curve-server-key-file and --curve-secret-key-file stream and replays are\n" +
+			"encrypted (CURVE). A publisher that does not have our key on its list ends the run;\n" +
+			"one with another key than the file says looks as if it were not there.",
 		Args: exactArgs("ENDPOINT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.endpoint = args[0]
-			if cmd.Flags().Changed("replay") && o.replay == "" {
-				return errors.New(`--replay "": want an endpoint`)
+			for _, f := range []struct{ name, value, want string }{
+				{"replay", o.replay, "an endpoint"}, {"curve-server-key-file", o.serverKey, "a file"},
+				{"curve-secret-key-file", o.secretKey, "a file"},
+			} {
+				if cmd.Flags().Changed(f.name) && f.value == "" {
+					return fmt.Errorf(`--%s "": want %s`, f.name, f.want)
+				}
 			}
 			return tap(cmd.Context(), o, std)
 		},
@@ -69,6 +79,8 @@ func newTap(std streams) *cobra.Command {
 	f.BoolVar(&o.verify, "verify", false, "check the wire contract; the first breach ends the run with exit code 1")
 	f.StringVar(&o.mirrorOut, "mirror-out", "", "write the hashes of all announced blocks to this file at the end")
 	f.IntVar(&o.maxBatches, "max-batches", 0, "end after N batches (0 = never)")
+	f.StringVar(&o.serverKey, "curve-server-key-file", "", "public key of the publisher (CURVE), to be changed by its owner only")
+	f.StringVar(&o.secretKey, "curve-secret-key-file", "", "our secret key, with mode 0600")
 	f.DurationVar(&o.idleExit, "idle-exit", 0, "end after this time without a message (0 = never)")
 	return cmd
 }
@@ -79,6 +91,12 @@ func (o *tapOptions) check() error {
 	}
 	if o.idleExit < 0 {
 		return fmt.Errorf("--idle-exit %s: want 0 or more", o.idleExit)
+	}
+	switch {
+	case o.secretKey != "" && o.serverKey == "":
+		return fmt.Errorf("--curve-secret-key-file %q: there is no --curve-server-key-file", o.secretKey)
+	case o.serverKey != "" && o.secretKey == "":
+		return fmt.Errorf("--curve-server-key-file %q: there is no --curve-secret-key-file", o.serverKey)
 	}
 	return nil
 }
@@ -107,7 +125,8 @@ func tap(ctx context.Context, o tapOptions, std streams) (err error) {
 		defer file.discard()
 	}
 	follower, err := subscribe.Follow(subscribe.FollowerOptions{
-		Client: subscribe.ClientOptions{Endpoint: o.endpoint, Topic: o.topic},
+		Client: subscribe.ClientOptions{Endpoint: o.endpoint, Topic: o.topic,
+			CurveServerKeyFile: o.serverKey, CurveSecretKeyFile: o.secretKey},
 		Replay: o.replay,
 	})
 	if err != nil {

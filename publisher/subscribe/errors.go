@@ -23,6 +23,9 @@ var (
 	// ErrProtocol: the publisher broke the transport protocol, or sent a frame
 	// beyond the limit, and is not listened to any more.
 	ErrProtocol = errors.New("connection given up: a frame beyond the limit, or no ZMTP")
+	// ErrRefused: the publisher does not let us in, because of our key or because
+	// only one side speaks CURVE.
+	ErrRefused = errors.New("refused by the publisher")
 	// ErrClosed: the client has been closed.
 	ErrClosed = errors.New("client is closed")
 )

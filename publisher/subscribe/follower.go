@@ -124,7 +124,7 @@ type Follower struct {
 }
 
 // Follow begins to receive. It returns ErrEndpoint for endpoints that cannot be
-// right and ErrOption for numbers that cannot, before it opens anything, and
+// right and ErrOption for numbers and files that cannot, before it opens anything, and
 // waits for nobody.
 func Follow(o FollowerOptions) (*Follower, error) {
 	if err := o.check(); err != nil {
@@ -154,7 +154,7 @@ func Follow(o FollowerOptions) (*Follower, error) {
 	now := time.Now()
 	f := &Follower{
 		client:   client,
-		replayer: replayer{ctx: client.ctx, endpoint: o.Replay, ipv6: ipv6, limit: client.limit},
+		replayer: replayer{ctx: client.ctx, endpoint: o.Replay, ipv6: ipv6, limit: client.limit, curve: client.curve},
 		tracker:  newTracker(l, o.Client.Topic, o.Replay != "", now),
 	}
 	// An endpoint that ZeroMQ does not take is an error here, not later.
@@ -202,7 +202,7 @@ func (f *Follower) Next(wait time.Duration) (Item, error) {
 		left := end.Sub(now)
 		if left <= 0 {
 			// What is still to come may come from the replay server.
-			if err := f.client.idle(); !f.tracker.busy() {
+			if err := f.client.idle(); !f.tracker.busy() || errors.Is(err, ErrRefused) {
 				return Item{}, err
 			}
 			return Item{}, &Error{"receive", ErrTimeout, ""}

@@ -58,6 +58,8 @@ func TestOptionsAreChecked(t *testing.T) {
 		"attempts below 0":    {follower(func(o *FollowerOptions) { o.ReplayAttempts = -3 }), "ReplayAttempts -3: want at least 0"},
 		"held below 0":        {follower(func(o *FollowerOptions) { o.MaxHeld = -4 }), "MaxHeld -4: want at least 0"},
 		"held bytes below 0":  {follower(func(o *FollowerOptions) { o.MaxHeldBytes = -5 }), "MaxHeldBytes -5: want at least 0"},
+		"server key alone":    {client(func(o *ClientOptions) { o.CurveServerKeyFile = "/x" }), `CurveServerKeyFile "/x": there is no CurveSecretKeyFile`},
+		"secret key alone":    {follower(func(o *FollowerOptions) { o.Client.CurveSecretKeyFile = "/x" }), `CurveSecretKeyFile "/x": there is no CurveServerKeyFile`},
 		"before the endpoint": {client(func(o *ClientOptions) { o.Endpoint, o.HWM = "tcp://", -1 }), "HWM -1"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -62,6 +62,12 @@ type ClientOptions struct {
 	// longest frame in bytes; 0 means DefaultHWM and DefaultMaxMessage.
 	HWM        int
 	MaxMessage int
+	// CurveServerKeyFile and CurveSecretKeyFile switch CURVE on, for replays of a
+	// Follower too, and are set both or neither. The first holds the publisher's
+	// public key and may be changed by its owner only, the second the subscriber's
+	// secret key and may be used by its owner only; each alone, in Z85, or in a
+	// certificate as CZMQ and PyZMQ write it. They are read once.
+	CurveServerKeyFile, CurveSecretKeyFile string
 }
 
 // check returns ErrOption for what no client can be.
@@ -104,16 +110,23 @@ type Client struct {
 	// stale is how many of the next messages at most may have come over a
 	// connection before the newest one that is known of.
 	stale int
+	curve *curve
+	// refused is why the publisher does not let us in, "" = it may.
+	refused string
 }
 
 // Connect begins to receive. It returns ErrEndpoint for an endpoint that cannot
-// be right and ErrOption for a number that cannot, before it opens anything, and
-// does not wait for the publisher.
+// be right and ErrOption for a number or a file of a key that cannot, before it
+// opens anything, and does not wait for the publisher.
 func Connect(o ClientOptions) (*Client, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
 	ipv6, err := checkEndpoint("connect", o.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := loadCurve(&o)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +136,7 @@ func Connect(o ClientOptions) (*Client, error) {
 	if o.MaxMessage == 0 {
 		o.MaxMessage = DefaultMaxMessage
 	}
-	c := &Client{limit: o.MaxMessage, hwm: o.HWM}
+	c := &Client{limit: o.MaxMessage, hwm: o.HWM, curve: keys}
 	if c.ctx, err = zmq.NewContext(); err != nil {
 		return nil, &Error{"connect", err, "context"}
 	}
@@ -156,13 +169,14 @@ func (c *Client) open(o ClientOptions, ipv6 bool) (err error) {
 		{"TCP_KEEPALIVE_CNT", func() error { return s.SetTcpKeepaliveCnt(keepaliveCount) }},
 		{"TCP_KEEPALIVE_INTVL", func() error { return s.SetTcpKeepaliveIntvl(keepaliveInterval) }},
 		{"SUBSCRIBE", func() error { return s.SetSubscribe(o.Topic) }},
+		{"CURVE", func() error { return c.curve.apply(s) }},
 	} {
 		if err := option.set(); err != nil {
 			return &Error{"connect", err, "option " + option.name}
 		}
 	}
 	events := zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_CONNECTED |
-		zmq.EVENT_HANDSHAKE_SUCCEEDED
+		zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 	if err := s.Monitor(monitorName, events); err != nil {
 		return &Error{"connect", err, "monitor"}
 	}
@@ -182,8 +196,10 @@ func (c *Client) open(o ClientOptions, ipv6 bool) (err error) {
 // Receive returns the next message, ErrTimeout after wait without one, or
 // ErrFrames for a message of another shape, which is then dropped; the client
 // stays usable after both. ErrProtocol says that ZeroMQ has given the publisher
-// up, because of a frame beyond MaxMessage or because it speaks no ZMTP; no
-// message will come any more.
+// up, because of a frame beyond MaxMessage or because it speaks no ZMTP, and
+// ErrRefused that the publisher does not let us in; no message will come any more.
+// A publisher with another key than CurveServerKeyFile says looks as if it were
+// not there.
 func (c *Client) Receive(wait time.Duration) (*Message, error) {
 	if c.socket == nil {
 		return nil, &Error{"receive", ErrClosed, ""}
@@ -254,6 +270,9 @@ func readFrames(s *zmq.Socket, frames [][]byte) (n int, err error) {
 func (c *Client) idle() error {
 	c.watch()
 	if !c.lost.IsZero() && time.Since(c.lost) > giveUp {
+		if c.refused != "" {
+			return &Error{"receive", ErrRefused, c.refused}
+		}
 		return &Error{"receive", ErrProtocol, fmt.Sprintf("frames may have %d bytes", c.limit)}
 	}
 	return &Error{"receive", ErrTimeout, ""}
@@ -262,12 +281,16 @@ func (c *Client) idle() error {
 // watch takes in what has happened to the connection.
 func (c *Client) watch() {
 	for {
-		kind, _, _, err := c.monitor.RecvEvent(zmq.DONTWAIT)
+		kind, _, value, err := c.monitor.RecvEvent(zmq.DONTWAIT)
 		if err != nil {
 			return
 		}
 		c.lost = time.Time{}
 		switch kind {
+		case zmq.EVENT_CONNECTED:
+			c.refused = ""
+		case zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+			c.refused = refusal(kind, value)
 		case zmq.EVENT_DISCONNECTED:
 			c.lost = time.Now()
 		case zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -286,7 +309,7 @@ func (c *Client) watch() {
 
 // Lost reports that a connection has ended and that it is not known yet whether
 // ZeroMQ tries again. Call Receive on: within about a second it returns
-// ErrProtocol, or Lost is false. It holds what the last Receive without a
+// ErrProtocol or ErrRefused, or Lost is false. It holds what the last Receive without a
 // message has found out.
 func (c *Client) Lost() bool { return !c.lost.IsZero() }
 

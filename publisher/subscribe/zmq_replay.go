@@ -31,6 +31,7 @@ type replayer struct {
 	ipv6     bool
 	limit    int // of a frame, in bytes
 	socket   *zmq.Socket
+	curve    *curve
 }
 
 // ask ends the request before and asks for the batches from a number on. It
@@ -52,6 +53,7 @@ func (r *replayer) ask(start uint64) error {
 		{"IPV6", func() error { return s.SetIpv6(r.ipv6) }},
 		{"RECONNECT_IVL", func() error { return s.SetReconnectIvl(reconnect) }},
 		{"RECONNECT_IVL_MAX", func() error { return s.SetReconnectIvlMax(reconnectMax) }},
+		{"CURVE", func() error { return r.curve.apply(s) }},
 	} {
 		if err := option.set(); err != nil {
 			return &Error{"replay", err, "option " + option.name}
