@@ -10,6 +10,8 @@ GO := .ci/go
 # Compilers are hungry for memory and small machines have two cores.
 JOBS ?= 2
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+# Go packages under test at a time: many wait for timers and peers more than they compute.
+TEST_JOBS := $(shell expr $(JOBS) + 1)
 # Warnings stop the build in CI only; users' compilers may know warnings that ours does not.
 WERROR := -DKVC_WERROR=$(if $(CI),ON,OFF)
 # ThreadSanitizer of GCC 12 and 13 cannot start under the address randomisation of newer kernels; where the system
@@ -51,7 +53,7 @@ test: setup ## Set up, then run every test: C++ plain, ASan+UBSan and TSan; Go p
 
 .PHONY: test-go
 test-go: ## Go tests
-	$(GO) test -p $(JOBS) ./...
+	$(GO) test -p $(TEST_JOBS) ./...
 
 .PHONY: torture
 torture: ## Go tests of the bindings while the garbage collector never rests
@@ -59,14 +61,14 @@ torture: ## Go tests of the bindings while the garbage collector never rests
 
 .PHONY: test-race
 test-race: ## Go tests under the race detector (the longest ones shortened)
-	$(GO) test -p $(JOBS) -race -short ./...
+	$(GO) test -p $(TEST_JOBS) -race -short ./...
 
 # Alarms that are not ours: msgpack's encoder casts a string's header to that of a slice, and so reads eight bytes
 # behind it; tests that count Go's allocations count those of the sanitizer too.
 .PHONY: test-asan
 test-asan: ## Go tests of the packages above C under AddressSanitizer (the longest ones shortened)
 	@if echo 'int main(void) { return 0; }' | $$($(GO) env CC) -fsanitize=address -x c - -o /dev/null 2>/dev/null; then \
-	  set -x; $(GO) test -p $(JOBS) -asan -gcflags='github.com/shamaton/msgpack/v2/...=-asan=false' -short \
+	  set -x; $(GO) test -p $(TEST_JOBS) -asan -gcflags='github.com/shamaton/msgpack/v2/...=-asan=false' -short \
 	    -skip 'Allocations' ./cgo ./bindings/... ./publisher/...; \
 	else echo "test-asan: skipped, $$($(GO) env CC) cannot link with -fsanitize=address"; fi
 
