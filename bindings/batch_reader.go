@@ -54,6 +54,7 @@ func (r *batchReader) fill(b *Batch) {
 	raw := r.view.Events()
 	hashes, tokens := r.view.Hashes(), r.view.Tokens()
 	scopes, text := r.view.Scopes(), r.view.Strings()
+	reasons := cgo.Reasons[event.EvictedReason](r.view)
 	digests := cgo.Digests[event.Digest](r.view)
 	parents := cgo.ParentDigests[event.Digest](r.view)
 	multimodal := cgo.Multimodal[event.Digest](r.view)
@@ -109,7 +110,7 @@ func (r *batchReader) fill(b *Batch) {
 		case cgo.EventRemoved:
 			o := &b.removed[removed]
 			removed++
-			*o = event.BlockRemoved{Medium: mediumName(e.Medium), HasMedium: true}
+			*o = event.BlockRemoved{Reasons: reasons[e.HashOffset:end:end], Medium: mediumName(e.Medium), HasMedium: true}
 			if digests != nil {
 				o.Digests = digests[e.HashOffset:end:end]
 			} else {

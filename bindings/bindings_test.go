@@ -468,6 +468,9 @@ func TestBorrowedBatch(t *testing.T) {
 				len(clone.Events[1].(*bindings.BlockRemoved).Hashes)+len(clone.Events[1].(*bindings.BlockRemoved).Digests) != 2 {
 				t.Errorf("the clone has changed: %+v", kept)
 			}
+			if r := clone.Events[1].(*bindings.BlockRemoved).Reasons; !slices.Equal(r, []bindings.EvictedReason{bindings.EvictedCapacity, bindings.EvictedCapacity}) {
+				t.Errorf("the clone's blocks went for %v", r)
+			}
 			clone.Release()
 			if len(clone.Events) != 3 {
 				t.Error("releasing a clone emptied it")

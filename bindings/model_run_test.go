@@ -43,6 +43,8 @@ type mirror struct {
 	blocks   map[wireKey]wireKey // to the parent; the zero key is the root
 	children map[wireKey]int
 	known    map[wireKey]*mKnown
+	// went has why a block went, each time that it did and no removal has told yet.
+	went map[wireKey][]bindings.EvictedReason
 }
 
 func newMirror(form event.Form, maxRun int) *mirror {
@@ -52,7 +54,15 @@ func newMirror(form event.Form, maxRun int) *mirror {
 		blocks:   map[wireKey]wireKey{},
 		children: map[wireKey]int{},
 		known:    map[wireKey]*mKnown{},
+		went:     map[wireKey][]bindings.EvictedReason{},
 	}
+}
+
+// gone notes that the model's block went; if it had been announced, the stream
+// will say why.
+func (w *mirror) gone(b *mBlock, reason bindings.EvictedReason) {
+	key := keyOnWire(b.key, w.form)
+	w.went[key] = append(w.went[key], reason)
 }
 
 // learn tells the mirror's judge of blocks the model has stored.
@@ -134,7 +144,16 @@ func (w *mirror) apply(e event.Event, blockSize int) error {
 		if err != nil {
 			return err
 		}
-		for _, key := range keys {
+		if len(e.Reasons) != len(keys) {
+			return fmt.Errorf("%d reasons for %d blocks", len(e.Reasons), len(keys))
+		}
+		for i, key := range keys {
+			// Times that it went unannounced, or that a clear made up for, are passed over.
+			at := slices.Index(w.went[key], e.Reasons[i])
+			if at < 0 {
+				return fmt.Errorf("removed %x for %v, it went for %v", key, e.Reasons[i], w.went[key])
+			}
+			w.went[key] = w.went[key][at+1:]
 			parent, ok := w.blocks[key]
 			if !ok {
 				return fmt.Errorf("removed %x, which is not announced", key)
@@ -516,6 +535,7 @@ func (l *lockstep) told(told []bindings.EvictedBlock, victims []*mBlock) {
 			reason = bindings.EvictedTTL
 		}
 		l.equal("reason of an eviction", told[i].Reason, reason)
+		l.mirror.gone(b, reason)
 		l.equal("priority of an evicted block", told[i].Priority, max(b.own, 0))
 		l.meet(b, told[i].Block)
 		if b.parent == nil {
@@ -931,8 +951,11 @@ func (l *lockstep) dropScopes(t *rapid.T) {
 	l.same("drop scopes", err, nil)
 	l.same("drop scopes", out[0].Err, nil)
 	blocks, detached := l.m.dropRoot(scope.root)
-	l.equal("dropped blocks", out[0].Blocks, blocks)
-	l.equal("dropped blocks told", len(told), blocks)
+	l.equal("dropped blocks", out[0].Blocks, len(blocks))
+	l.equal("dropped blocks told", len(told), len(blocks))
+	for _, b := range blocks {
+		l.mirror.gone(b, bindings.EvictedScope)
+	}
 	l.equal("detached sequences", out[0].DetachedSequences, detached)
 	for _, b := range told {
 		l.equal("reason of a drop", b.Reason, bindings.EvictedScope)
@@ -1264,6 +1287,7 @@ func (l *lockstep) check(*rapid.T) {
 	l.same("stream stats", err, nil)
 	l.equal("deferred", s.DeferredBlocks, s.HealedBlocks+s.DeferredEvictedBlocks+s.PendingBlocks)
 	l.equal("announced", s.AnnouncedBlocks, s.StoredBlocks-s.RemovedBlocks-s.ClearedBlocks)
+	l.equal("removed", s.RemovedBlocks, s.RemovedCapacityBlocks+s.RemovedTTLBlocks+s.RemovedEndedBlocks+s.RemovedScopeBlocks)
 	l.equal("announced in the tree", uint64(len(announced)), s.AnnouncedBlocks)
 	l.equal("pending", s.PendingBlocks, uint64(len(l.m.resident)-len(announced)))
 	l.equal("stored", s.StoredBlocks+s.DeferredEvictedBlocks+s.PendingBlocks, l.m.stored)

@@ -487,7 +487,7 @@ func (m *model) unpin(i int) {
 }
 
 // dropRoot takes the scope with this root out of the tree.
-func (m *model) dropRoot(root event.Digest) (blocks, detached int) {
+func (m *model) dropRoot(root event.Digest) (blocks []*mBlock, detached int) {
 	for more := true; more; {
 		more = false
 		for _, b := range m.resident {
@@ -495,7 +495,7 @@ func (m *model) dropRoot(root event.Digest) (blocks, detached int) {
 				continue
 			}
 			more = true
-			blocks++
+			blocks = append(blocks, b)
 			m.evict(b)
 			b.page.block = nil
 			if b.page.holders == 0 {
@@ -523,7 +523,7 @@ func (m *model) dropRoot(root event.Digest) (blocks, detached int) {
 			q.epoch = -1
 		}
 	}
-	m.dropped += uint64(blocks)
+	m.dropped += uint64(len(blocks))
 	return blocks, detached
 }
 

@@ -8,6 +8,7 @@ package bindings
 import (
 	"time"
 
+	"github.com/kvcast/kvcast/bindings/event"
 	"github.com/kvcast/kvcast/cgo"
 )
 
@@ -24,36 +25,28 @@ type BlockID uint64
 // NoBlock stands where there is no block, such as before a prompt's first.
 const NoBlock = BlockID(cgo.NoBlockID)
 
-// EvictedReason says why a block left the tree.
-type EvictedReason uint32
+// EvictedReason says why a block left the tree; the one of package event.
+type EvictedReason = event.EvictedReason
 
 // The reasons.
 const (
 	// EvictedCapacity: its page was needed.
-	EvictedCapacity EvictedReason = cgo.EvictedCapacity
+	EvictedCapacity = event.EvictedCapacity
 	// EvictedTTL: so, and the time of a higher priority was up.
-	EvictedTTL EvictedReason = cgo.EvictedTTL
+	EvictedTTL = event.EvictedTTL
 	// EvictedEnded: so, and its conversation was over.
-	EvictedEnded EvictedReason = cgo.EvictedEnded
+	EvictedEnded = event.EvictedEnded
 	// EvictedScope: its scope was dropped.
-	EvictedScope EvictedReason = cgo.EvictedScope
+	EvictedScope = event.EvictedScope
 )
 
-// String is the reason in a word or two.
-func (r EvictedReason) String() string {
-	switch r {
-	case EvictedCapacity:
-		return "capacity"
-	case EvictedTTL:
-		return "ttl"
-	case EvictedEnded:
-		return "ended"
-	case EvictedScope:
-		return "scope"
-	default:
-		return "unknown"
-	}
-}
+// Package event knows no cgo, so its numbers are written down a second time.
+var (
+	_ [0]struct{} = [EvictedCapacity - cgo.EvictedCapacity]struct{}{}
+	_ [0]struct{} = [EvictedTTL - cgo.EvictedTTL]struct{}{}
+	_ [0]struct{} = [EvictedEnded - cgo.EvictedEnded]struct{}{}
+	_ [0]struct{} = [EvictedScope - cgo.EvictedScope]struct{}{}
+)
 
 // EvictedBlock is a block that left the tree.
 type EvictedBlock struct {

@@ -961,7 +961,7 @@ func wireKeys(hashes []uint64, digests []event.Digest) []wireKey {
 }
 
 // event applies an event to the mirror and says what it tells.
-func (s *script) event(e event.Event, withKeys bool) string {
+func (s *script) event(e event.Event, withKeys, withReasons bool) string {
 	switch e := e.(type) {
 	case *event.BlockStored:
 		parent, text := wireKey{}, "stored under root:"
@@ -994,7 +994,10 @@ func (s *script) event(e event.Event, withKeys bool) string {
 		return text + "\n"
 	case *event.BlockRemoved:
 		text := "removed:"
-		for _, key := range wireKeys(e.Hashes, e.Digests) {
+		if len(e.Reasons) != len(e.Hashes)+len(e.Digests) {
+			bad("%d reasons for %d blocks", len(e.Reasons), len(e.Hashes)+len(e.Digests))
+		}
+		for i, key := range wireKeys(e.Hashes, e.Digests) {
 			if _, ok := s.mirror[key]; !ok {
 				bad("removed without having been stored")
 			}
@@ -1005,6 +1008,9 @@ func (s *script) event(e event.Event, withKeys bool) string {
 				}
 			}
 			text += " " + s.block(key, withKeys)
+			if withReasons {
+				text += " " + e.Reasons[i].String()
+			}
 		}
 		return text + "\n"
 	default:
@@ -1014,11 +1020,13 @@ func (s *script) event(e event.Event, withKeys bool) string {
 }
 
 func (s *script) drain(o *operation) string {
-	all, keys := false, false
+	all, keys, reasons := false, false, false
 	for len(o.plain) > 0 {
 		switch word := o.next(); word {
 		case "all":
 			all = true
+		case "reasons":
+			reasons = true
 		case "keys":
 			keys = true
 		default:
@@ -1050,7 +1058,7 @@ func (s *script) drain(o *operation) string {
 						panic(r)
 					}
 				}()
-				text.WriteString(s.event(e, keys))
+				text.WriteString(s.event(e, keys, reasons))
 			}()
 		}
 		rest := len(batch.Events) == 0 && pending == 0 && batch.RemainingBytes == 0
@@ -1090,7 +1098,7 @@ func (s *script) snapshot(o *operation) string {
 			bad("%v", err)
 		}
 		for _, e := range batch.Events {
-			text.WriteString(s.event(e, false))
+			text.WriteString(s.event(e, false, false))
 		}
 	}
 	if !maps.Equal(s.mirror, drained) {
@@ -1221,5 +1229,8 @@ func (s *script) streamStats() string {
 		{"superseded", n.SupersededRecords},
 		{"drained stored", n.DrainedStoredBlocks},
 		{"drained removed", n.DrainedRemovedBlocks},
+		{"removed ttl", n.RemovedTTLBlocks},
+		{"removed ended", n.RemovedEndedBlocks},
+		{"removed scope", n.RemovedScopeBlocks},
 	})
 }

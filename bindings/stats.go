@@ -215,6 +215,9 @@ type StreamStats struct {
 	SuppressedBlocks           uint64 // such blocks in the tree at this instant
 	// OldestDeferred is how long the oldest of PendingBlocks has waited; 0 if none has.
 	OldestDeferred time.Duration
+
+	// RemovedBlocks by reason (EvictedReason); always their sum.
+	RemovedCapacityBlocks, RemovedTTLBlocks, RemovedEndedBlocks, RemovedScopeBlocks uint64
 }
 
 // Stats reads them; it may run beside Drain.
@@ -257,6 +260,10 @@ func (s *Stream) Stats() (StreamStats, error) {
 		MultimodalBlocksSuppressed: raw.MultimodalBlocksSuppressed,
 		SuppressedBlocks:           raw.SuppressedBlocks,
 		OldestDeferred:             time.Duration(raw.OldestDeferredNs),
+		RemovedCapacityBlocks:      raw.RemovedCapacityBlocks,
+		RemovedTTLBlocks:           raw.RemovedTTLBlocks,
+		RemovedEndedBlocks:         raw.RemovedEndedBlocks,
+		RemovedScopeBlocks:         raw.RemovedScopeBlocks,
 	}, nil
 }
 

@@ -298,6 +298,7 @@ func (b *Batch) Clone() *Batch {
 			removed := *e
 			removed.Hashes = slices.Clone(e.Hashes)
 			removed.Digests = slices.Clone(e.Digests)
+			removed.Reasons = slices.Clone(e.Reasons)
 			c.Events[i] = &removed
 		default:
 			c.Events[i] = e

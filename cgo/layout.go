@@ -92,6 +92,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.events) - unsafe.Sizeof(C.kvc_borrowed_batch{}.events)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.hashes) - unsafe.Offsetof(C.kvc_borrowed_batch{}.hashes)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.hashes) - unsafe.Sizeof(C.kvc_borrowed_batch{}.hashes)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.reasons) - unsafe.Offsetof(C.kvc_borrowed_batch{}.reasons)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.reasons) - unsafe.Sizeof(C.kvc_borrowed_batch{}.reasons)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.digests) - unsafe.Offsetof(C.kvc_borrowed_batch{}.digests)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(BorrowedBatch{}.digests) - unsafe.Sizeof(C.kvc_borrowed_batch{}.digests)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(BorrowedBatch{}.parentDigests) - unsafe.Offsetof(C.kvc_borrowed_batch{}.parent_digests)]struct{}{}
@@ -175,6 +177,14 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.SuppressedBlocks) - unsafe.Sizeof(C.kvc_stream_stats{}.suppressed_blocks)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.OldestDeferredNs) - unsafe.Offsetof(C.kvc_stream_stats{}.oldest_deferred_ns)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.OldestDeferredNs) - unsafe.Sizeof(C.kvc_stream_stats{}.oldest_deferred_ns)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.RemovedCapacityBlocks) - unsafe.Offsetof(C.kvc_stream_stats{}.removed_capacity_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.RemovedCapacityBlocks) - unsafe.Sizeof(C.kvc_stream_stats{}.removed_capacity_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.RemovedTTLBlocks) - unsafe.Offsetof(C.kvc_stream_stats{}.removed_ttl_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.RemovedTTLBlocks) - unsafe.Sizeof(C.kvc_stream_stats{}.removed_ttl_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.RemovedEndedBlocks) - unsafe.Offsetof(C.kvc_stream_stats{}.removed_ended_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.RemovedEndedBlocks) - unsafe.Sizeof(C.kvc_stream_stats{}.removed_ended_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(StreamStats{}.RemovedScopeBlocks) - unsafe.Offsetof(C.kvc_stream_stats{}.removed_scope_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(StreamStats{}.RemovedScopeBlocks) - unsafe.Sizeof(C.kvc_stream_stats{}.removed_scope_blocks)]struct{}{}
 
 	// kvc_config
 	_ [0]struct{} = [unsafe.Sizeof(Config{}) - unsafe.Sizeof(C.kvc_config{})]struct{}{}

@@ -101,6 +101,7 @@ type EventScope struct {
 type BorrowedBatch struct {
 	events          *Event
 	hashes          *uint64
+	reasons         *byte
 	digests         *byte
 	parentDigests   *byte
 	tokens          *uint32
@@ -135,6 +136,12 @@ func (b *BorrowedBatch) Strings() []byte { return unsafe.Slice(b.strings, b.stri
 // Multimodal is borrowed: the digests of all events' digest tokens.
 func Multimodal[T ~[32]byte](b *BorrowedBatch) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(b.multimodal)), b.multimodalCount)
+}
+
+// Reasons is borrowed: one Evicted* per hash of a removed block, 0 for a stored
+// one.
+func Reasons[T ~uint8](b *BorrowedBatch) []T {
+	return unsafe.Slice((*T)(unsafe.Pointer(b.reasons)), b.hashCount)
 }
 
 // Digests is borrowed: one digest per hash, nil unless the form is HashBytes.
@@ -189,6 +196,10 @@ type StreamStats struct {
 	MultimodalBlocksSuppressed uint64
 	SuppressedBlocks           uint64
 	OldestDeferredNs           uint64
+	RemovedCapacityBlocks      uint64
+	RemovedTTLBlocks           uint64
+	RemovedEndedBlocks         uint64
+	RemovedScopeBlocks         uint64
 }
 
 // Init sets the struct size.

@@ -135,6 +135,7 @@ func cloneEvent(ev event.Event) event.Event {
 		c := *e
 		c.Hashes = slices.Clone(e.Hashes)
 		c.Digests = slices.Clone(e.Digests)
+		c.Reasons = nil // the wire has no place for them
 		return &c
 	}
 	return ev // a clear has nothing to copy

@@ -98,9 +98,12 @@ func (v *validator) copyStored(e *event.BlockStored) *event.BlockStored {
 	return c
 }
 
+// copyRemoved is copyStored for removals. Reasons do not go on the wire, and the
+// copy may be of a part.
 func (v *validator) copyRemoved(e *event.BlockRemoved) *event.BlockRemoved {
 	if !v.reuse {
 		c := *e
+		c.Reasons = nil
 		return &c
 	}
 	if v.usedRemoved == len(v.poolRemoved) {
@@ -109,6 +112,7 @@ func (v *validator) copyRemoved(e *event.BlockRemoved) *event.BlockRemoved {
 	c := v.poolRemoved[v.usedRemoved]
 	v.usedRemoved++
 	*c = *e
+	c.Reasons = nil
 	return c
 }
 

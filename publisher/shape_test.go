@@ -33,7 +33,9 @@ func TestSplitAndLimits(t *testing.T) {
 				s := subscribe(t, p)
 				below := chain(100, 7)
 				below.HasParent, below.ParentHash = true, 99
-				all := []event.Event{chain(1, 10), below, removal(1, 2, 3, 4, 5), &event.AllBlocksCleared{}}
+				gone := removal(1, 2, 3, 4, 5)
+				gone.Reasons = []event.EvictedReason{event.EvictedTTL, event.EvictedCapacity} // whatever they are
+				all := []event.Event{chain(1, 10), below, gone, &event.AllBlocksCleared{}}
 				if attachedSource {
 					src.record(all...)
 					src.flush()

@@ -82,8 +82,12 @@ type BlockStored struct {
 
 // BlockRemoved says that blocks are no longer reusable in one medium.
 type BlockRemoved struct {
-	Hashes    []uint64
-	Digests   []Digest
+	Hashes  []uint64
+	Digests []Digest
+	// Reasons says why each of them went, in their order; nil: unknown. A stream's
+	// events have it, and it is for the program that drains: the wire has no place
+	// for it, so a decoded event has none.
+	Reasons   []EvictedReason
 	Medium    string
 	HasMedium bool
 

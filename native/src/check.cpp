@@ -283,7 +283,9 @@ const char* Manager::CheckNodes(uint32_t* where) {
   if (listed != deferred || deferred_count_ != deferred || deferred_tail_ != before) {
     return "the deferred blocks are miscounted";
   }
-  if (!removals_.empty() || !victims_.empty() || !strip_.empty()) return "a step left work undone";
+  if (!removals_.empty() || !reasons_.empty() || !victims_.empty() || !strip_.empty()) {
+    return "a step left work undone";
+  }
   if (sink_attached_) {
     const DeferralCounters& c = *deferral_;
     if (c.suppressed_blocks.load() != suppressed) return "the suppressed blocks are miscounted";

@@ -91,7 +91,7 @@ kvc_status Manager::DropOne(const kvc_drop_item& item, const PromptArrays& in,
       const PageId page = tree_.node(id).page;
       at = tree_.node(id).parent;
       if (tell != nullptr) Describe(id, KVC_EVICTED_SCOPE, tell++);
-      ForgetNode(id);
+      ForgetNode(id, KVC_EVICTED_SCOPE);
       if (pages_[page].state == PageState::kCached) {
         pages_.GiveUpBlock(page);
       } else {

@@ -102,8 +102,9 @@ class EventSink {
   // no node of the run is. `healing` may use the room kept for healing.
   [[nodiscard]] virtual uint32_t Store(const StoreRun& run, bool healing) noexcept = 0;
 
-  // Records that announced blocks went, children before parents. Cannot fail.
-  virtual void Remove(const uint32_t* nodes, uint32_t count) noexcept = 0;
+  // Records that announced blocks went, children before parents, and why each of
+  // them did (KVC_EVICTED_*). Cannot fail.
+  virtual void Remove(const uint32_t* nodes, const uint8_t* reasons, uint32_t count) noexcept = 0;
 
   // Records that all announced blocks went. Nothing is recorded if nothing has
   // been stored since the last clear.

@@ -174,7 +174,7 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
     if (reason == KVC_EVICTED_ENDED) ++counters_.evicted_ended_blocks;
     if (tell != nullptr) Describe(victims_[i], reason, tell++);
     if (scores_ != nullptr) scores_->Left(tree_.node(victims_[i]).hash, pages_[page].score);
-    ForgetNode(victims_[i]);
+    ForgetNode(victims_[i], reason);
     pages_.Seize(page);
     give(page);
   }

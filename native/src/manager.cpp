@@ -133,6 +133,7 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
   strip_.reserve(max_sequences_);
   victims_.reserve(config.capacity_blocks);
   removals_.reserve(config.capacity_blocks);
+  reasons_.reserve(config.capacity_blocks);
   if (sink_ != nullptr) {
     SinkGeometry geometry;
     geometry.tokens_per_block = block_size_;
@@ -294,11 +295,12 @@ void Manager::Announce(ParentId parent, const NodeId* nodes, uint32_t count) {
 }
 
 // The node leaves the tree; its page is the caller's business.
-void Manager::ForgetNode(NodeId id) {
+void Manager::ForgetNode(NodeId id, kvc_evicted_reason reason) {
   const Node& n = tree_.node(id);
   switch (n.announce) {
     case Announce::kAnnounced:
       removals_.push_back(id);
+      reasons_.push_back(static_cast<uint8_t>(reason));
       break;
     case Announce::kDeferred:
       UnlinkDeferred(id);
@@ -325,8 +327,11 @@ void Manager::ForgetNode(NodeId id) {
 // Before any id of the removed nodes can be taken again.
 void Manager::FlushRemovals() {
   if (removals_.empty()) return;
-  if (sink_attached_) sink_->Remove(removals_.data(), static_cast<uint32_t>(removals_.size()));
+  if (sink_attached_) {
+    sink_->Remove(removals_.data(), reasons_.data(), static_cast<uint32_t>(removals_.size()));
+  }
   removals_.clear();
+  reasons_.clear();
 }
 
 // --------------------------------------------------------------- whole cache
@@ -396,7 +401,8 @@ void Manager::Stats(kvc_stats* out) {
       pending_.bytes() + (scores_ != nullptr ? scores_->bytes() : 0) + fences_.bytes() +
       tails_.size() + sequences_.capacity() * sizeof(Sequence) + sequence_bytes_ +
       (victims_.capacity() + interned_.capacity() + removals_.capacity() + strip_.capacity()) *
-          sizeof(uint32_t);
+          sizeof(uint32_t) +
+      reasons_.capacity();
   out->prefault_ns = prefault_ns_;
   out->suspended_sequences = open_sequences_ - holds_ - active_sequences_;
   out->kept_pages = kept_pages_;

@@ -294,7 +294,7 @@ class Manager final : public SinkHost {
   void UnlinkDeferred(NodeId id);
   void NoteOldestDeferred();
   void Announce(ParentId parent, const NodeId* nodes, uint32_t count);
-  void ForgetNode(NodeId id);
+  void ForgetNode(NodeId id, kvc_evicted_reason reason);
   [[nodiscard]] uint64_t BlockId(NodeId id) const {
     return uint64_t{tree_.node(id).generation} << 32 | id;
   }
@@ -544,6 +544,7 @@ class Manager final : public SinkHost {
   std::vector<uint32_t> interned_;  // a commit's tokens, when some are digests
   std::vector<NodeId> victims_;     // plan of an eviction; never grows
   std::vector<NodeId> removals_;    // announced blocks that go with this step
+  std::vector<uint8_t> reasons_;    // and why each of them does
   uint64_t epoch_ = 1;              // grows with each reset
   uint64_t changes_ = 0;            // grows whenever pages may have become available
   size_t sequence_bytes_ = 0;       // of the sequences' lists

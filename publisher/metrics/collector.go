@@ -32,9 +32,10 @@ type figure struct {
 type Collector struct {
 	source  Source
 	figures []figure
-	// drain and send are histograms, info the epoch and the state as labels.
-	drain, send, info *prometheus.Desc
-	bounds            []float64
+	// drain and send are histograms, info the epoch and the state as labels; removed
+	// has the reason as label.
+	drain, send, info, removed *prometheus.Desc
+	bounds                     []float64
 }
 
 // New returns a Collector. labels are put on every metric and tell several
@@ -53,6 +54,7 @@ func New(source Source, labels prometheus.Labels) *Collector {
 	c.drain = desc("drain_seconds", "How long it took to take a batch from the attached stream.")
 	c.send = desc("send_seconds", "How long it took to encode a batch and hand it to the socket.")
 	c.info = desc("publisher_info", "Always 1; the life of the publisher (epoch, hexadecimal) and its state.", "epoch", "state")
+	c.removed = desc("removed_blocks_total", "Blocks recorded as removed, by reason.", "reason")
 	for _, b := range publisher.LatencyBounds() {
 		c.bounds = append(c.bounds, b.Seconds())
 	}
@@ -67,6 +69,7 @@ func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 	to <- c.drain
 	to <- c.send
 	to <- c.info
+	to <- c.removed
 }
 
 // Collect reads the statistics once and tells all values.
@@ -75,6 +78,10 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	for i := range c.figures {
 		f := &c.figures[i]
 		to <- prometheus.MustNewConstMetric(f.desc, f.kind, f.read(&s))
+	}
+	for i := range removals {
+		r := &removals[i]
+		to <- prometheus.MustNewConstMetric(c.removed, prometheus.CounterValue, r.read(&s), r.reason.String())
 	}
 	to <- c.histogram(c.drain, &s.DrainLatency)
 	to <- c.histogram(c.send, &s.SendLatency)

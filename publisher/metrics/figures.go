@@ -3,7 +3,10 @@
 
 package metrics
 
-import "github.com/kvcast/kvcast/publisher"
+import (
+	"github.com/kvcast/kvcast/bindings/event"
+	"github.com/kvcast/kvcast/publisher"
+)
 
 // reading is a figure of the statistics with its name and meaning.
 type reading struct {
@@ -59,8 +62,6 @@ var counters = []reading{
 
 	{"stored_blocks", "Blocks recorded as stored, healed ones included.",
 		func(s *publisher.Stats) float64 { return float64(s.Sink.StoredBlocks) }},
-	{"removed_blocks", "Blocks recorded as removed.",
-		func(s *publisher.Stats) float64 { return float64(s.Sink.RemovedBlocks) }},
 	{"cleared_blocks", "Announced blocks that a clear ended.",
 		func(s *publisher.Stats) float64 { return float64(s.Sink.ClearedBlocks) }},
 	{"clears", "Clears that were recorded.",
@@ -85,6 +86,17 @@ var counters = []reading{
 		func(s *publisher.Stats) float64 { return float64(s.Sink.HashCollisions) }},
 	{"superseded_records", "Records that were skipped because a clear followed.",
 		func(s *publisher.Stats) float64 { return float64(s.Sink.SupersededRecords) }},
+}
+
+// removals are the blocks recorded as removed, by reason.
+var removals = []struct {
+	reason event.EvictedReason
+	read   func(*publisher.Stats) float64
+}{
+	{event.EvictedCapacity, func(s *publisher.Stats) float64 { return float64(s.Sink.RemovedCapacityBlocks) }},
+	{event.EvictedTTL, func(s *publisher.Stats) float64 { return float64(s.Sink.RemovedTTLBlocks) }},
+	{event.EvictedEnded, func(s *publisher.Stats) float64 { return float64(s.Sink.RemovedEndedBlocks) }},
+	{event.EvictedScope, func(s *publisher.Stats) float64 { return float64(s.Sink.RemovedScopeBlocks) }},
 }
 
 var gauges = []reading{

@@ -102,6 +102,10 @@ func TestEveryFigureIsShown(t *testing.T) {
 		"Subscriptions": "subscribers"})
 	set(reflect.ValueOf(&s.Sink).Elem(), map[string]string{
 		"BufferBytes": "record_buffer_bytes", "BufferUsedBytes": "record_buffer_used_bytes",
+		// Told by reason.
+		"RemovedBlocks": "", "RemovedCapacityBlocks": `removed_blocks_total{reason="capacity"}`,
+		"RemovedTTLBlocks": `removed_blocks_total{reason="ttl"}`, "RemovedEndedBlocks": `removed_blocks_total{reason="ended"}`,
+		"RemovedScopeBlocks": `removed_blocks_total{reason="scope"}`,
 		// What the drain side has done shows in published events.
 		"DrainedBatches": "", "DrainedEvents": "", "DrainedStoredBlocks": "", "DrainedRemovedBlocks": "", "MirrorBlocks": "",
 	})
@@ -417,7 +421,8 @@ func TestFiguresOfAStream(t *testing.T) {
 		"deferred_evicted_blocks_total": float64(mid.DeferredEvictedBlocks), "unannounced_removals_total": float64(mid.UnannouncedRemovals),
 		"superseded_records_total": float64(healed.SupersededRecords), "announced_blocks": float64(resident.Blocks),
 		"resident_blocks": float64(resident.Blocks), "stored_blocks_total": float64(healed.StoredBlocks),
-		"removed_blocks_total": float64(healed.RemovedBlocks), "record_buffer_used_bytes": 0})
+		`removed_blocks_total{reason="capacity"}`: float64(healed.RemovedBlocks), `removed_blocks_total{reason="ttl"}`: 0,
+		"record_buffer_used_bytes": 0})
 	if resident.Blocks == 0 || healed.RemovedBlocks == 0 {
 		t.Errorf("%+v", healed)
 	}
@@ -441,6 +446,81 @@ func TestFiguresOfAStream(t *testing.T) {
 	}
 	last["suppressed_blocks"], last["resident_blocks"] = float64(p.Stats().Sink.SuppressedBlocks), float64(p.Stats().ResidentBlocks())
 	expect(t, p, last)
+}
+
+// Each reason for which a block goes is counted by itself.
+func TestReasonsOfRemovals(t *testing.T) {
+	o := options()
+	stream, err := bindings.NewStream(o.StreamConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	manager, err := bindings.NewManager(bindings.Config{TokensPerBlock: 2, CapacityBlocks: 8, Stream: stream})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := publisher.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Attach(stream); err != nil {
+		t.Fatal(err)
+	}
+	// run stores a prompt and has word to say of its sequence before it is released.
+	run := func(scope *bindings.Scope, word func(id bindings.SequenceID, errs []error) error, tokens ...uint32) {
+		t.Helper()
+		s, err := manager.Open(bindings.Prompt{Tokens: tokens, Scope: scope})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Grow(len(tokens)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Commit(tokens[s.MatchedTokens():]); err != nil {
+			t.Fatal(err)
+		}
+		if word != nil {
+			errs := make([]error, 1)
+			if err := word(s.ID(), errs); err != nil || errs[0] != nil {
+				t.Fatal(err, errs[0])
+			}
+			if _, err := manager.Info(s.ID()); err != nil {
+				return // the word was its last
+			}
+		}
+		if err := s.Release(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	adapter := &bindings.Scope{LoRAName: "adapter"}
+	run(adapter, nil, 1, 2, 3, 4, 5, 6, 7, 8)
+	if _, err := manager.DropScopes([]bindings.DropItem{{Scope: adapter}}, make([]bindings.DropResult, 1), nil); err != nil {
+		t.Fatal(err)
+	}
+	run(nil, func(id bindings.SequenceID, errs []error) error {
+		return manager.Retain([]bindings.RetainItem{{Sequence: id, EndToken: bindings.ToTheEnd, Priority: 80, Expires: time.Second}}, errs)
+	}, 11, 12, 13, 14, 15, 16)
+	if n, _, err := manager.Expire(2*time.Second, 0); err != nil || n != 3 {
+		t.Fatalf("%d expired, %v", n, err)
+	}
+	run(nil, func(id bindings.SequenceID, errs []error) error {
+		return manager.End([]bindings.SequenceID{id}, errs)
+	}, 21, 22, 23, 24)
+	run(nil, nil, 31, 32)
+	run(nil, nil, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56)
+	expect(t, p, map[string]float64{`removed_blocks_total{reason="scope"}`: 4, `removed_blocks_total{reason="ttl"}`: 3,
+		`removed_blocks_total{reason="ended"}`: 2, `removed_blocks_total{reason="capacity"}`: 1})
+	if st := p.Stats().Sink; st.RemovedBlocks != 10 {
+		t.Errorf("%+v", st)
+	}
+	p.Close()
+	if err := manager.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Close(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // The dashboard asks for nothing that is not there.

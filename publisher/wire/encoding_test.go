@@ -4,6 +4,7 @@
 package wire
 
 import (
+	"bytes"
 	"errors"
 	"slices"
 	"testing"
@@ -179,6 +180,39 @@ func TestCheckerForm(t *testing.T) {
 		}
 		for _, ev := range bad {
 			wantError(t, c.CheckEvent(ev), ErrHashForm, -1)
+		}
+	}
+}
+
+// Why blocks went is for the program that drains: no form has a place for it, and
+// it is no reason to refuse an event.
+func TestReasonsStayOffTheWire(t *testing.T) {
+	reasons := []event.EvictedReason{event.EvictedScope, event.EvictedCapacity, event.EvictedTTL}
+	for _, encoding := range encodings {
+		for form := event.Signed64; form <= event.Bytes; form++ {
+			plain := &event.BlockRemoved{Hashes: []uint64{1, 2, 3}, Medium: "GPU", HasMedium: true}
+			if form == event.Bytes {
+				plain.Hashes, plain.Digests = nil, []event.Digest{{1}, {2}, {3}}
+			}
+			config := Config{Encoding: encoding, Form: form}
+			e, err := NewEncoder(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := e.AppendBatch(nil, 1.5, []event.Event{plain}, 3)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for n := range len(reasons) + 1 {
+				with := *plain
+				with.Reasons = reasons[:n]
+				if err := config.CheckEvent(&with); err != nil {
+					t.Errorf("%v, form %d: %v", encoding, form, err)
+				}
+				if got, err := e.AppendBatch(nil, 1.5, []event.Event{&with}, 3); err != nil || !bytes.Equal(got, want) {
+					t.Errorf("%v, form %d: %x, %v, want %x", encoding, form, got, err, want)
+				}
+			}
 		}
 	}
 }

@@ -29,6 +29,7 @@ inline constexpr uint8_t kDrainPoison = 0xDB;
 struct BatchArrays {
   std::vector<kvc_event> events;
   std::vector<uint64_t> hashes;
+  std::vector<uint8_t> reasons;  // a place for each hash, and more
   std::vector<uint8_t> digests;
   std::vector<uint8_t> parent_digests;
   std::vector<uint32_t> tokens;
@@ -49,6 +50,7 @@ struct BatchArrays {
   void Poison() {
     Fill(events);
     Fill(hashes);
+    Fill(reasons);
     Fill(digests);
     Fill(parent_digests);
     Fill(tokens);
@@ -62,6 +64,7 @@ struct BatchArrays {
     *out = {};
     out->events = events.data();
     out->hashes = hashes.data();
+    out->reasons = reasons.data();
     out->digests = bytes ? digests.data() : nullptr;
     out->parent_digests = bytes ? parent_digests.data() : nullptr;
     out->tokens = tokens.data();
@@ -81,6 +84,12 @@ struct BatchArrays {
   static void Grow(std::vector<T>& array, size_t more) {
     const size_t need = array.size() + more;
     if (need > array.capacity()) array.reserve(std::max(need, 2 * array.capacity()));
+  }
+
+  // Makes room for the reasons of so many more hashes.
+  void GrowReasons(size_t more) {
+    const size_t need = hashes.size() + more;
+    if (need > reasons.size()) reasons.resize(std::max(need, 2 * reasons.size()));
   }
 
  private:

@@ -8,7 +8,8 @@
 //   multimodal store     the same, with the flag in the header and two parts more:
 //                        [header] [parent or scope] [node x count] [digests]
 //                        [token x count x tokens per block] [8 words x digests]
-//   removal              [header] [node x count]
+//   removal              [header, with the reason] [node x count]
+//   removal, mixed       [header] [node x count] [reason x count, a byte each]
 //   clear                [header] [records before it: 2] [stored blocks before it: 2]
 //
 // A record is at most kMaxRunBlocks long, so that what the drainer works on at a
@@ -16,6 +17,9 @@
 // So are the digests: the drainer never looks at the manager's table. Every block
 // of a multimodal store has digest tokens; each names its digest by its place in
 // the record, and they stand in the tokens' order.
+//
+// A removal for several reasons is still one record, so that the reasons cannot
+// change where events and batches end. Two blocks or more, it has room for them.
 #ifndef KVCAST_SINK_SRC_EVENT_RECORD_H_
 #define KVCAST_SINK_SRC_EVENT_RECORD_H_
 
@@ -33,10 +37,15 @@ namespace kvcast {
 enum class RecordKind : uint32_t { kStoreChild = 1, kStoreRoot = 2, kRemove = 3, kClear = 4 };
 
 inline constexpr uint32_t kMaxRunBlocks = 256;
-inline constexpr uint32_t kRecordCountBits = 27;
-inline constexpr uint32_t kRecordDigests = 1u << kRecordCountBits;  // a multimodal store
+inline constexpr uint32_t kRecordCountBits = 16;
+inline constexpr uint32_t kRecordReasonShift = kRecordCountBits;
+inline constexpr uint32_t kRecordReasonMask = 0xff;
+inline constexpr uint32_t kRecordDigests = 1u << 27;  // a multimodal store
 inline constexpr uint32_t kRecordKindShift = 28;
 inline constexpr uint32_t kDigestWords = kDigestBytes / sizeof(uint32_t);
+// Why blocks are removed: 1 to kRemovalReasons. In a header, 0 is "see behind the nodes".
+inline constexpr uint32_t kRemovalReasons = KVC_EVICTED_SCOPE;
+inline constexpr uint32_t kMixedReasons = 0;
 
 [[nodiscard]] constexpr uint32_t RecordHeader(RecordKind kind, uint32_t count) {
   return static_cast<uint32_t>(kind) << kRecordKindShift | count;
@@ -47,9 +56,18 @@ inline constexpr uint32_t kDigestWords = kDigestBytes / sizeof(uint32_t);
 [[nodiscard]] constexpr uint32_t RecordCountOf(uint32_t header) {
   return header & ((1u << kRecordCountBits) - 1);
 }
+[[nodiscard]] constexpr uint32_t RemovalHeader(uint32_t reason, uint32_t count) {
+  return RecordHeader(RecordKind::kRemove, count) | reason << kRecordReasonShift;
+}
+[[nodiscard]] constexpr uint32_t RemovalReasonOf(uint32_t header) {
+  return header >> kRecordReasonShift & kRecordReasonMask;
+}
+// Words that the reasons of a mixed removal take.
+[[nodiscard]] constexpr uint32_t ReasonWords(uint32_t count) { return (count + 3) / 4; }
 
 inline constexpr uint64_t kClearWords = 5;
-// A single removal; n of them in one record take fewer than n times as many.
+// A single removal; n of them in one record take at most n times as many: n - 1
+// words are enough for the reasons of n > 1 blocks.
 inline constexpr uint64_t kRemovalWords = 2;
 // Header and parent; what a store of one block takes besides node and tokens.
 inline constexpr uint64_t kStoreChildWords = 2;
@@ -117,6 +135,7 @@ struct ScopeWords {
   }
 };
 
+static_assert(kMaxRunBlocks < 1u << kRecordCountBits && kRemovalReasons <= kRecordReasonMask);
 // The longest scope's text sizes must fit their eight bits.
 static_assert(kMaxScopeText <= 0xff);
 

@@ -4,6 +4,7 @@
 #include "sink/src/projector.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "native/src/status.h"
@@ -27,6 +28,7 @@ Projector::Projector(const ProjectorOptions& options, uint32_t tokens_per_block,
       index_(max_blocks),
       hasher_(tokens_per_block),
       wave_nodes_(kWaveBlocks),
+      wave_reasons_(kWaveBlocks),
       wave_keys_(size_t{kWaveBlocks} * kKeyBytes),
       block_tokens_(tokens_per_block) {
   wave_.reserve(kWaveRecords);
@@ -184,6 +186,14 @@ bool Projector::BuildWave() {
         projector::Contradiction("a record names a block that cannot exist");
       }
       if (job.kind == RecordKind::kRemove) {
+        job.reason = RemovalReasonOf(header);
+        if (job.reason > kRemovalReasons) {
+          projector::Contradiction("a removal has a reason that does not exist");
+        }
+        if (job.reason == kMixedReasons) {
+          ReadReasons(job, index);
+          words += ReasonWords(job.count);
+        }
         for (uint32_t i = 0; i < job.count; ++i) mirror_.Prefetch(wave_nodes_[blocks + i]);
       } else {
         job.token_index = index;
@@ -217,6 +227,13 @@ bool Projector::BuildWave() {
     }
   }
   return !wave_.empty();
+}
+
+// Why the blocks of a mixed removal went.
+void Projector::ReadReasons(const Job& job, size_t index) {
+  uint32_t words[ReasonWords(kMaxRunBlocks)];
+  ring_.Read(index, words, ReasonWords(job.count));
+  std::memcpy(&wave_reasons_[job.first], words, job.count);
 }
 
 // The newest store of the parent: in the wave, else in the mirror, which shows
@@ -404,6 +421,7 @@ bool Projector::ProjectStore(const Job& job, uint64_t max_events, uint64_t max_b
     }
     // All that can fail comes before all that changes anything.
     BatchArrays::Grow(batch.hashes, piece);
+    batch.GrowReasons(piece);
     BatchArrays::Grow(batch.tokens, size_t{piece} * tokens_per_block_);
     if (bytes) BatchArrays::Grow(batch.digests, size_t{piece} * kKeyBytes);
     if (job.digests != 0) {
@@ -458,6 +476,7 @@ bool Projector::ProjectStore(const Job& job, uint64_t max_events, uint64_t max_b
       }
       kvc_event& event = batch.events.back();
       event.hash_count += sent;
+      std::memset(&batch.reasons[batch.hashes.size() - sent], 0, sent);
       event.token_count += uint64_t{sent} * tokens_per_block_;
       last_node_ = above;
     }
@@ -480,6 +499,7 @@ bool Projector::ProjectRemove(const Job& job, uint64_t max_events, uint64_t max_
     return false;
   }
   BatchArrays::Grow(batch.hashes, job.count);
+  batch.GrowReasons(job.count);
   BatchArrays::Grow(batch.events, 1);
   if (bytes) {
     BatchArrays::Grow(batch.digests, size_t{job.count} * kKeyBytes);
@@ -505,6 +525,9 @@ bool Projector::ProjectRemove(const Job& job, uint64_t max_events, uint64_t max_
         if (bytes) batch.parent_digests.resize(batch.parent_digests.size() + kKeyBytes);
         open = true;
       }
+      batch.reasons[batch.hashes.size()] = job.reason != kMixedReasons
+                                               ? static_cast<uint8_t>(job.reason)
+                                               : wave_reasons_[job.first + wave_block_];
       batch.hashes.push_back(hash);
       if (bytes) batch.digests.insert(batch.digests.end(), block.key, block.key + kKeyBytes);
       ++batch.events.back().hash_count;

@@ -98,6 +98,7 @@ class Projector {
     uint32_t low;     // smallest and largest node id
     uint32_t high;
     uint32_t hashed;  // keys computed so far
+    uint32_t reason;  // removal: of all its blocks, or kMixedReasons
     bool started;
     size_t token_index;   // in the ring
     uint32_t digests;     // store: digest tokens; with any, each block has some
@@ -118,6 +119,7 @@ class Projector {
   void SkipSuperseded(uint64_t clear_position);
   bool BuildWave();
   void DropWave();
+  void ReadReasons(const Job& job, size_t index);
   void FindParent(Job& job);
   void HashWave();
   void HashDigestBlocks(Job& job);
@@ -161,6 +163,7 @@ class Projector {
   size_t wave_next_ = 0;     // the job that is projected next
   uint32_t wave_block_ = 0;  // and how much of it has been
   std::vector<uint32_t> wave_nodes_;
+  std::vector<uint8_t> wave_reasons_;  // of mixed removals
   std::vector<uint8_t> wave_keys_;
   std::vector<uint32_t> block_tokens_;  // of a block with digests that is being hashed
   uint32_t digest_words_[kDigestWords] = {};

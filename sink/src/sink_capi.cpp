@@ -102,25 +102,26 @@ KVC_LAYOUT(kvc_event_scope, lora_name_size, 4);
 KVC_LAYOUT(kvc_event_scope, lora_name_offset, 8);
 KVC_LAYOUT(kvc_event_scope, lora_id, 16);
 
-static_assert(sizeof(kvc_borrowed_batch) == 128 && alignof(kvc_borrowed_batch) == 8);
+static_assert(sizeof(kvc_borrowed_batch) == 136 && alignof(kvc_borrowed_batch) == 8);
 KVC_LAYOUT(kvc_borrowed_batch, events, 0);
 KVC_LAYOUT(kvc_borrowed_batch, hashes, 8);
-KVC_LAYOUT(kvc_borrowed_batch, digests, 16);
-KVC_LAYOUT(kvc_borrowed_batch, parent_digests, 24);
-KVC_LAYOUT(kvc_borrowed_batch, tokens, 32);
-KVC_LAYOUT(kvc_borrowed_batch, scopes, 40);
-KVC_LAYOUT(kvc_borrowed_batch, strings, 48);
-KVC_LAYOUT(kvc_borrowed_batch, multimodal, 56);
-KVC_LAYOUT(kvc_borrowed_batch, event_count, 64);
-KVC_LAYOUT(kvc_borrowed_batch, hash_count, 72);
-KVC_LAYOUT(kvc_borrowed_batch, token_count, 80);
-KVC_LAYOUT(kvc_borrowed_batch, scope_count, 88);
-KVC_LAYOUT(kvc_borrowed_batch, string_size, 96);
-KVC_LAYOUT(kvc_borrowed_batch, multimodal_count, 104);
-KVC_LAYOUT(kvc_borrowed_batch, remaining_bytes, 112);
-KVC_LAYOUT(kvc_borrowed_batch, pending_blocks, 120);
+KVC_LAYOUT(kvc_borrowed_batch, reasons, 16);
+KVC_LAYOUT(kvc_borrowed_batch, digests, 24);
+KVC_LAYOUT(kvc_borrowed_batch, parent_digests, 32);
+KVC_LAYOUT(kvc_borrowed_batch, tokens, 40);
+KVC_LAYOUT(kvc_borrowed_batch, scopes, 48);
+KVC_LAYOUT(kvc_borrowed_batch, strings, 56);
+KVC_LAYOUT(kvc_borrowed_batch, multimodal, 64);
+KVC_LAYOUT(kvc_borrowed_batch, event_count, 72);
+KVC_LAYOUT(kvc_borrowed_batch, hash_count, 80);
+KVC_LAYOUT(kvc_borrowed_batch, token_count, 88);
+KVC_LAYOUT(kvc_borrowed_batch, scope_count, 96);
+KVC_LAYOUT(kvc_borrowed_batch, string_size, 104);
+KVC_LAYOUT(kvc_borrowed_batch, multimodal_count, 112);
+KVC_LAYOUT(kvc_borrowed_batch, remaining_bytes, 120);
+KVC_LAYOUT(kvc_borrowed_batch, pending_blocks, 128);
 
-static_assert(sizeof(kvc_stream_stats) == 200 && alignof(kvc_stream_stats) == 8);
+static_assert(sizeof(kvc_stream_stats) == 232 && alignof(kvc_stream_stats) == 8);
 KVC_LAYOUT(kvc_stream_stats, struct_size, 0);
 KVC_LAYOUT(kvc_stream_stats, attached, 4);
 KVC_LAYOUT(kvc_stream_stats, stored_blocks, 8);
@@ -147,6 +148,10 @@ KVC_LAYOUT(kvc_stream_stats, buffer_used_bytes, 168);
 KVC_LAYOUT(kvc_stream_stats, multimodal_blocks_suppressed, 176);
 KVC_LAYOUT(kvc_stream_stats, suppressed_blocks, 184);
 KVC_LAYOUT(kvc_stream_stats, oldest_deferred_ns, 192);
+KVC_LAYOUT(kvc_stream_stats, removed_capacity_blocks, 200);
+KVC_LAYOUT(kvc_stream_stats, removed_ttl_blocks, 208);
+KVC_LAYOUT(kvc_stream_stats, removed_ended_blocks, 216);
+KVC_LAYOUT(kvc_stream_stats, removed_scope_blocks, 224);
 
 #undef KVC_LAYOUT
 

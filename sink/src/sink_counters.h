@@ -9,6 +9,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "sink/src/event_record.h"
+
 namespace kvcast {
 
 // Written by whoever holds the manager's lock.
@@ -16,12 +18,20 @@ struct alignas(64) RecordCounters {
   static constexpr uint64_t kNoClear = UINT64_MAX;
 
   std::atomic<uint64_t> stored_blocks{0};
-  std::atomic<uint64_t> removed_blocks{0};
-  std::atomic<uint64_t> cleared_blocks{0};
-  std::atomic<uint64_t> clears{0};
   std::atomic<uint64_t> announced_blocks{0};
   // Ring position of the newest clear record: what lies before it need not be read.
   std::atomic<uint64_t> clear_position{kNoClear};
+  std::atomic<uint64_t> removed_blocks[kRemovalReasons] = {};
+  std::atomic<uint64_t> cleared_blocks{0};
+  std::atomic<uint64_t> clears{0};
+
+  // Those removed for one reason.
+  [[nodiscard]] std::atomic<uint64_t>& removed(uint32_t reason) {
+    return removed_blocks[reason - 1];
+  }
+  [[nodiscard]] const std::atomic<uint64_t>& removed(uint32_t reason) const {
+    return removed_blocks[reason - 1];
+  }
 };
 
 // Written by the drainer.

@@ -99,6 +99,7 @@ void Snapshot::Fill(uint64_t max_events, uint64_t max_blocks) {
       const uint64_t hash = Hash(block.key);
       // All that can fail comes before all that changes anything.
       BatchArrays::Grow(batch.hashes, 1);
+      batch.GrowReasons(1);
       BatchArrays::Grow(batch.tokens, tokens_per_block);
       if (bytes) BatchArrays::Grow(batch.digests, kKeyBytes);
       if (AnyDigest(tokens, tokens_per_block)) {
@@ -123,6 +124,7 @@ void Snapshot::Fill(uint64_t max_events, uint64_t max_blocks) {
         open = true;
       }
       kvc_event& event = batch.events.back();
+      batch.reasons[batch.hashes.size()] = 0;
       batch.hashes.push_back(hash);
       if (bytes) batch.digests.insert(batch.digests.end(), block.key, block.key + kKeyBytes);
       PutTokens(node);

@@ -226,18 +226,31 @@ uint32_t StreamingEventSink::StoreDigests(const StoreRun& run, bool healing) noe
   return done;
 }
 
-void StreamingEventSink::Remove(const uint32_t* nodes, uint32_t count) noexcept {
+void StreamingEventSink::Remove(const uint32_t* nodes, const uint8_t* reasons,
+                                uint32_t count) noexcept {
   if (count == 0) return;
   for (uint32_t done = 0; done < count;) {
     const uint32_t piece = std::min(count - done, kMaxRunBlocks);
+    const uint8_t* why = reasons + done;
     // There is room: it was kept when the blocks were stored.
-    assert(ring_.Free() >= 1 + uint64_t{piece});
-    ring_.Put(RecordHeader(RecordKind::kRemove, piece));
-    ring_.Put(nodes + done, piece);
+    if (piece == 1 || std::memcmp(why, why + 1, piece - 1) == 0) {
+      assert(ring_.Free() >= 1 + uint64_t{piece});
+      ring_.Put(RemovalHeader(why[0], piece));
+      ring_.Put(nodes + done, piece);
+      Bump(recorded_.removed(why[0]), piece);
+    } else {
+      assert(ring_.Free() >= 1 + uint64_t{piece} + ReasonWords(piece));
+      uint32_t words[ReasonWords(kMaxRunBlocks)];
+      words[ReasonWords(piece) - 1] = 0;
+      std::memcpy(words, why, piece);
+      ring_.Put(RemovalHeader(kMixedReasons, piece));
+      ring_.Put(nodes + done, piece);
+      ring_.Put(words, ReasonWords(piece));
+      for (uint32_t i = 0; i < piece; ++i) Bump(recorded_.removed(why[i]));
+    }
     ++records_written_;
     done += piece;
   }
-  Bump(recorded_.removed_blocks, count);
   Drop(recorded_.announced_blocks, count);
   ring_.Publish();
 }
@@ -321,7 +334,12 @@ void StreamingEventSink::GetStats(kvc_stream_stats* out) const noexcept {
   };
   out->attached = attached_.load(std::memory_order_relaxed) ? 1 : 0;
   out->stored_blocks = get(recorded_.stored_blocks);
-  out->removed_blocks = get(recorded_.removed_blocks);
+  out->removed_capacity_blocks = get(recorded_.removed(KVC_EVICTED_CAPACITY));
+  out->removed_ttl_blocks = get(recorded_.removed(KVC_EVICTED_TTL));
+  out->removed_ended_blocks = get(recorded_.removed(KVC_EVICTED_ENDED));
+  out->removed_scope_blocks = get(recorded_.removed(KVC_EVICTED_SCOPE));
+  out->removed_blocks = out->removed_capacity_blocks + out->removed_ttl_blocks +
+                        out->removed_ended_blocks + out->removed_scope_blocks;
   out->cleared_blocks = get(recorded_.cleared_blocks);
   out->clears = get(recorded_.clears);
   out->dropped_events = get(deferral_.dropped_events);

@@ -54,7 +54,7 @@ class StreamingEventSink final : public EventSink {
   // ---- the manager's side
   void Attach(const SinkGeometry& geometry, SinkHost* host) override;
   [[nodiscard]] uint32_t Store(const StoreRun& run, bool healing) noexcept override;
-  void Remove(const uint32_t* nodes, uint32_t count) noexcept override;
+  void Remove(const uint32_t* nodes, const uint8_t* reasons, uint32_t count) noexcept override;
   void Clear() noexcept override;
   void Seal() noexcept override;
   DeferralCounters& deferral_counters() noexcept override { return deferral_; }

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -541,6 +542,9 @@ class WireMirror {
     }
   };
 
+  // Hears of each removal and says what is wrong with it; may be empty.
+  std::function<std::string(const WireKey&, kvc_evicted_reason)> on_removed;
+
   WireMirror(kvc_hash_form form, uint32_t block_size) : form_(form), block_size_(block_size) {}
 
   [[nodiscard]] const std::map<WireKey, Block>& blocks() const { return blocks_; }
@@ -620,6 +624,9 @@ class WireMirror {
       return "a store's tokens do not fit its blocks";
     }
     if (event.scope >= batch.scope_count) return "a store's scope is outside scopes[]";
+    for (uint64_t i = 0; i < event.hash_count; ++i) {
+      if (batch.reasons[event.hash_offset + i] != 0) return "a stored block has a reason to go";
+    }
     const kvc_event_scope& scope = batch.scopes[event.scope];
     if ((scope.parts & ~uint32_t{KVC_SCOPE_LORA_ID | KVC_SCOPE_LORA_NAME}) != 0) {
       return "a salt in a batch";
@@ -650,8 +657,16 @@ class WireMirror {
   }
   std::string Removed(const kvc_borrowed_batch& batch, const kvc_event& event) {
     for (uint64_t i = 0; i < event.hash_count; ++i) {
-      const auto at = blocks_.find(KeyOf(batch, event.hash_offset + i));
+      const WireKey key = KeyOf(batch, event.hash_offset + i);
+      const auto at = blocks_.find(key);
       if (at == blocks_.end()) return "removed without having been stored";
+      const kvc_evicted_reason reason = batch.reasons[event.hash_offset + i];
+      if (reason < KVC_EVICTED_CAPACITY || reason > KVC_EVICTED_SCOPE) {
+        return "removed for no reason";
+      }
+      if (on_removed) {
+        if (const std::string wrong = on_removed(key, reason); !wrong.empty()) return wrong;
+      }
       if (at->second.children != 0) return "removed before its children";
       if (!at->second.parent.empty()) --blocks_.at(at->second.parent).children;
       blocks_.erase(at);
@@ -735,6 +750,15 @@ inline std::string Balance(const Cache& cache) {
   }
   if (s.announced_blocks != s.stored_blocks - s.removed_blocks - s.cleared_blocks) {
     return "announced != stored - removed - cleared";
+  }
+  if (s.removed_blocks != s.removed_capacity_blocks + s.removed_ttl_blocks +
+                              s.removed_ended_blocks + s.removed_scope_blocks) {
+    return "removed != the sum of its reasons";
+  }
+  if (s.removed_ttl_blocks > m.evicted_ttl_blocks ||
+      s.removed_ended_blocks > m.evicted_ended_blocks ||
+      s.removed_scope_blocks > m.dropped_blocks) {
+    return "more blocks were removed for a reason than went for it";
   }
   if (s.announced_blocks + s.pending_blocks + s.suppressed_blocks != m.blocks) {
     return "announced + pending + suppressed != blocks";

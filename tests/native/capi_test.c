@@ -376,6 +376,8 @@ int main(void) {
     CHECK_OK(kvc_stream_drain(stream, 0, 0, &batch, &err));
     CHECK(batch.event_count == 5 && batch.events[0].kind == KVC_EVENT_REMOVED);
     CHECK(batch.hash_count == 6 && (int64_t)batch.hashes[0] == INT64_C(1735720619063549889));
+    CHECK(batch.reasons[0] == KVC_EVICTED_CAPACITY &&
+          batch.reasons[batch.events[1].hash_offset] == 0);
     CHECK_OK(kvc_manager_reset(m, &err));
     CHECK_OK(kvc_stream_drain(stream, 0, 0, &batch, &err));
     CHECK(batch.event_count == 1 && batch.events[0].kind == KVC_EVENT_CLEARED);

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <set>
 #include <sstream>
@@ -199,6 +200,9 @@ class Lockstep {
         cache_(setup.cache),
         model_(setup.cache),
         mirror_(setup.cache.form, setup.cache.block) {
+    mirror_.on_removed = [this](const WireKey& key, kvc_evicted_reason reason) {
+      return HeardOf(key, reason);
+    };
     for (uint32_t i = 0; i < setup.streams; ++i) NewStream(i == 2);
   }
 
@@ -346,6 +350,13 @@ class Lockstep {
     }
     kvc_borrowed_batch batch;
     Same("drain after the end", cache_.Drain(&batch), KVC_END);
+    const kvc_stream_stats s = cache_.StreamStats();
+    if (s.superseded_records == 0) {
+      Equal("removed for capacity", heard_[KVC_EVICTED_CAPACITY], s.removed_capacity_blocks);
+      Equal("removed after a time", heard_[KVC_EVICTED_TTL], s.removed_ttl_blocks);
+      Equal("removed with a conversation", heard_[KVC_EVICTED_ENDED], s.removed_ended_blocks);
+      Equal("removed with a scope", heard_[KVC_EVICTED_SCOPE], s.removed_scope_blocks);
+    }
     return counts;
   }
   [[nodiscard]] kvc_stream_stats StreamStats() const { return cache_.StreamStats(); }
@@ -615,6 +626,23 @@ class Lockstep {
     if (block.id == KVC_NO_BLOCK && ids_.insert(id).second) block.id = id;
     Equal("block id", id, block.id);
   }
+  [[nodiscard]] static kvc_evicted_reason ReasonOf(const ModelBlock& block) {
+    if (block.own < 0) return KVC_EVICTED_ENDED;
+    return block.expired ? KVC_EVICTED_TTL : KVC_EVICTED_CAPACITY;
+  }
+  // A block went; if it had been announced, the stream will say why.
+  void Went(const ModelBlock& block, kvc_evicted_reason reason) {
+    went_[OnWire(block.key)].push_back(reason);
+  }
+  // Times that the block went unannounced, or that a clear made up for, are passed over.
+  std::string HeardOf(const WireKey& key, kvc_evicted_reason reason) {
+    std::deque<kvc_evicted_reason>& times = went_[key];
+    while (!times.empty() && times.front() != reason) times.pop_front();
+    if (times.empty()) return "a block was removed for a reason that it did not go for";
+    times.pop_front();
+    ++heard_[reason];
+    return "";
+  }
   // What the library told of evicted blocks.
   void CheckTold(const kvc_grow_result& r, const std::vector<kvc_evicted_block>& told, size_t room,
                  const std::vector<ModelBlockRef>& victims) {
@@ -625,10 +653,7 @@ class Lockstep {
       ModelBlock& block = *victims[i];
       Equal("page of an evicted block", told[i].page, block.page->id);
       Equal("copies of an evicted block", told[i].copies, 0);
-      Equal("reason of an eviction", told[i].reason,
-            block.own < 0   ? KVC_EVICTED_ENDED
-            : block.expired ? KVC_EVICTED_TTL
-                            : KVC_EVICTED_CAPACITY);
+      Equal("reason of an eviction", told[i].reason, ReasonOf(block));
       Equal("priority of an evicted block", told[i].priority,
             static_cast<uint64_t>(std::max(block.own, 0)));
       Meet(block, told[i].block);
@@ -694,6 +719,7 @@ class Lockstep {
     Equal("added pages", r.added_pages, want.added);
     Equal("evicted blocks", r.evicted_blocks, want.evicted);
     CheckTold(r, told, room, want.victims);
+    for (const ModelBlockRef& block : want.victims) Went(*block, ReasonOf(*block));
     if (r.leaving_pages < want.leaving_min || r.leaving_pages > want.leaving_max) {
       Fail("leaving pages: " + std::to_string(r.leaving_pages) + ", the model says " +
            std::to_string(want.leaving_min) + " to " + std::to_string(want.leaving_max));
@@ -1131,6 +1157,7 @@ class Lockstep {
       pages.insert(block.page);
     }
     for (const ModelBlockRef& block : gone) {
+      Went(*block, KVC_EVICTED_SCOPE);
       if (all && pages.count(block->page->id) == 0) Fail("a dropped block was not told");
     }
     for (const auto& s : model_.sequences()) CheckSequence(*s);
@@ -1465,6 +1492,8 @@ class Lockstep {
   Cache cache_;
   Model model_;
   WireMirror mirror_;
+  std::map<WireKey, std::deque<kvc_evicted_reason>> went_;
+  std::map<kvc_evicted_reason, uint64_t> heard_;
   std::map<WireKey, std::pair<WireKey, const ModelKnown*>> known_;
   std::vector<uint64_t> stale_;
   std::set<uint64_t> ids_;  // of blocks
@@ -1477,6 +1506,7 @@ struct Met {
   uint64_t stored = 0, deduplicated = 0, evicted = 0, reset = 0, not_now = 0, never_fits = 0;
   uint64_t expired = 0, ended = 0, dropped = 0;
   uint64_t healed = 0, deferred_evicted = 0, superseded = 0, told_removed = 0;
+  uint64_t removed_ttl = 0, removed_ended = 0, removed_scope = 0;
   uint64_t gate = 0, reclaimed = 0, cancelled = 0, suppressed = 0;
   uint64_t committed_marks = 0, given_up_marks = 0, unmarked = 0, waits = 0;
 
@@ -1501,6 +1531,9 @@ struct Met {
     healed += s.healed_blocks;
     deferred_evicted += s.deferred_evicted_blocks;
     superseded += s.superseded_records;
+    removed_ttl += s.removed_ttl_blocks;
+    removed_ended += s.removed_ended_blocks;
+    removed_scope += s.removed_scope_blocks;
     told_removed += s.drained_removed_blocks;
   }
 };
@@ -1584,31 +1617,35 @@ TEST(Model, RandomOperations) {
   Met met;
   const std::vector<Operation> failure = FindFailure(seed, operations, false, &setup, &met);
   ASSERT_TRUE(failure.empty()) << Report(seed, setup, failure);
-  for (const auto& [name, count] :
-       std::vector<std::pair<const char*, uint64_t>>{{"stored", met.stored},
-                                                     {"deduplicated", met.deduplicated},
-                                                     {"evicted", met.evicted},
-                                                     {"expired", met.expired},
-                                                     {"dropped", met.dropped},
-                                                     {"evicted as ended", met.ended},
-                                                     {"reset", met.reset},
-                                                     {"not now", met.not_now},
-                                                     {"never fits", met.never_fits},
-                                                     {"healed", met.healed},
-                                                     {"deferred evicted", met.deferred_evicted},
-                                                     {"superseded", met.superseded},
-                                                     {"refused by the gate", met.gate},
-                                                     {"reclaimed", met.reclaimed},
-                                                     {"suppressed", met.suppressed},
-                                                     {"cancelled", met.cancelled},
-                                                     {"committed marks", met.committed_marks},
-                                                     {"given up marks", met.given_up_marks},
-                                                     {"unmarked", met.unmarked},
-                                                     {"waits", met.waits},
-                                                     {"told as removed", met.told_removed}}) {
+  for (const auto& [name, count] : std::vector<std::pair<const char*, uint64_t>>{
+           {"stored", met.stored},
+           {"deduplicated", met.deduplicated},
+           {"evicted", met.evicted},
+           {"expired", met.expired},
+           {"dropped", met.dropped},
+           {"evicted as ended", met.ended},
+           {"reset", met.reset},
+           {"not now", met.not_now},
+           {"never fits", met.never_fits},
+           {"healed", met.healed},
+           {"deferred evicted", met.deferred_evicted},
+           {"superseded", met.superseded},
+           {"refused by the gate", met.gate},
+           {"reclaimed", met.reclaimed},
+           {"suppressed", met.suppressed},
+           {"cancelled", met.cancelled},
+           {"committed marks", met.committed_marks},
+           {"given up marks", met.given_up_marks},
+           {"unmarked", met.unmarked},
+           {"waits", met.waits},
+           {"told as removed", met.told_removed},
+           {"removed with a conversation", met.removed_ended},
+           {"removed with a scope", met.removed_scope}}) {
     std::printf("  %s: %llu\n", name, static_cast<unsigned long long>(count));
     EXPECT_GE(count, operations / 1000) << name << " is hardly tested";
   }
+  // Few of those whose time is up are evicted before their conversation ends.
+  EXPECT_GE(met.removed_ttl, operations / 4000) << "removed after a time is hardly tested";
 }
 
 // With a model that is wrong in a rare case the same search must find a failure

@@ -41,8 +41,9 @@ class RecordingSink final : public EventSink {
     }
     return admitted;
   }
-  void Remove(const uint32_t* nodes, uint32_t count) noexcept override {
+  void Remove(const uint32_t* nodes, const uint8_t* reasons, uint32_t count) noexcept override {
     for (uint32_t i = 0; i < count; ++i) {
+      EXPECT_TRUE(reasons[i] >= KVC_EVICTED_CAPACITY && reasons[i] <= KVC_EVICTED_SCOPE);
       const auto it = announced_.find(nodes[i]);
       if (it == announced_.end()) {
         ADD_FAILURE() << "removed without having been stored";

@@ -439,16 +439,19 @@ class Script {
     const auto at = ids_.find(id);
     return at == ids_.end() ? "unknown" : at->second;
   }
-  std::string Told(const std::vector<kvc_evicted_block>& told) {
+  static const std::string& ReasonName(kvc_evicted_reason reason) {
     static const std::map<kvc_evicted_reason, std::string> kReasons = {
         {KVC_EVICTED_CAPACITY, "capacity"},
         {KVC_EVICTED_TTL, "ttl"},
         {KVC_EVICTED_ENDED, "ended"},
         {KVC_EVICTED_SCOPE, "scope"}};
+    return kReasons.at(reason);
+  }
+  std::string Told(const std::vector<kvc_evicted_block>& told) {
     std::string text;
     for (const kvc_evicted_block& block : told) {
       text += "; " + BlockById(block.block) + " under " + BlockById(block.parent) + " " +
-              kReasons.at(block.reason);
+              ReasonName(block.reason);
       text += " " + std::to_string(block.priority);
       if (block.announced != 0) text += " announced";
       if (block.copies != 0) text += " copies " + std::to_string(block.copies);
@@ -709,7 +712,7 @@ class Script {
     }
     return text + "]";
   }
-  std::string Events(const kvc_borrowed_batch& batch, bool with_keys) {
+  std::string Events(const kvc_borrowed_batch& batch, bool with_keys, bool with_reasons = false) {
     if (const std::string wrong = mirror_->Apply(batch); !wrong.empty()) Bad(wrong);
     std::string text;
     for (uint64_t e = 0; e < batch.event_count; ++e) {
@@ -732,6 +735,9 @@ class Script {
           names_[key] = BlockName(tokens.data() + i * event.block_size, event.block_size);
         }
         line += " " + Block(key, with_keys);
+        if (with_reasons && event.kind == KVC_EVENT_REMOVED) {
+          line += " " + ReasonName(batch.reasons[event.hash_offset + i]);
+        }
       }
       if (event.kind == KVC_EVENT_STORED) {
         const kvc_event_scope& scope = batch.scopes[event.scope];
@@ -750,10 +756,11 @@ class Script {
   std::string Drain(Operation& op) {
     bool all = false;
     bool keys = false;
+    bool reasons = false;
     while (op.more()) {
       const std::string word = op.Next();
-      if (word != "all" && word != "keys") Bad("drain " + word);
-      (word == "all" ? all : keys) = true;
+      if (word != "all" && word != "keys" && word != "reasons") Bad("drain " + word);
+      (word == "all" ? all : word == "keys" ? keys : reasons) = true;
     }
     const uint64_t events = op.Count("events", 0);
     const uint64_t blocks = op.Count("blocks", 0);
@@ -764,7 +771,7 @@ class Script {
       const kvc_status status = cache_->Drain(&batch, events, blocks);
       if (status != KVC_OK) return text + Line(Status(status));
       pending = batch.pending_blocks;
-      text += Events(batch, keys);
+      text += Events(batch, keys, reasons);
       if (batch.event_count == 0 && pending == 0 && batch.remaining_bytes == 0) break;
     }
     if (text.empty()) text = Line("nothing");
@@ -875,7 +882,10 @@ class Script {
                     {"suppressed", s.suppressed_blocks},
                     {"superseded", s.superseded_records},
                     {"drained stored", s.drained_stored_blocks},
-                    {"drained removed", s.drained_removed_blocks}});
+                    {"drained removed", s.drained_removed_blocks},
+                    {"removed ttl", s.removed_ttl_blocks},
+                    {"removed ended", s.removed_ended_blocks},
+                    {"removed scope", s.removed_scope_blocks}});
   }
 
   std::unique_ptr<Cache> cache_;

@@ -78,6 +78,7 @@ Costs Measure(uint32_t blocks, uint32_t run, bool scattered, bool one_chain) {
   const kvcast::Scope scope;
   std::vector<uint32_t> nodes(size_t{per_drain} * run);
   std::vector<uint32_t> reversed(nodes.size());
+  const std::vector<uint8_t> reasons(run, KVC_EVICTED_CAPACITY);
   kvc_borrowed_batch batch;
   Costs costs;
   const auto drain = [&] {
@@ -103,7 +104,9 @@ Costs Measure(uint32_t blocks, uint32_t run, bool scattered, bool one_chain) {
       double drain_remove = 0;
       if (round != 0) {
         const double begin = Nanoseconds();
-        for (uint32_t r = 0; r < end - at; ++r) sink->Remove(&reversed[size_t{r} * run], run);
+        for (uint32_t r = 0; r < end - at; ++r) {
+          sink->Remove(&reversed[size_t{r} * run], reasons.data(), run);
+        }
         remove = Nanoseconds() - begin;
         drain_remove = drain();
       }
@@ -158,6 +161,7 @@ void Snapshots(uint32_t blocks) {
   auto sink = std::make_unique<kvcast::StreamingEventSink>(kvcast::SinkOptions{});
   sink->Attach(geometry, &host);
   std::mt19937_64 random(1);
+  const std::vector<uint8_t> reasons(kRun, KVC_EVICTED_CAPACITY);
   std::vector<uint32_t> ids(blocks / kRun * kRun);
   std::iota(ids.begin(), ids.end(), 0u);
   std::shuffle(ids.begin(), ids.end(), random);
@@ -174,7 +178,7 @@ void Snapshots(uint32_t blocks) {
       if (remove) {
         const std::vector<uint32_t> going(ids.rend() - static_cast<std::ptrdiff_t>(at + kRun),
                                           ids.rend() - static_cast<std::ptrdiff_t>(at));
-        sink->Remove(going.data(), kRun);
+        sink->Remove(going.data(), reasons.data(), kRun);
       }
       kvcast::StoreRun run;
       run.scope = &scope;

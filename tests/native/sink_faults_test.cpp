@@ -197,6 +197,8 @@ TEST(SinkFaults, SteadyStateAllocatesNothing) {
       arena.Set(node, std::vector<uint32_t>(16, node));
     }
     const std::vector<uint32_t> going(nodes.rbegin(), nodes.rend());
+    std::vector<uint8_t> reasons;
+    for (uint32_t i = 0; i < 100; ++i) reasons.push_back(static_cast<uint8_t>(1 + i % 4));
     const Scope scope = Lora(1);
     const uint32_t stays = 150;
     arena.Set(stays, std::vector<uint32_t>(16, stays));
@@ -217,7 +219,7 @@ TEST(SinkFaults, SteadyStateAllocatesNothing) {
       {
         const Counting count;
         admitted = sink.Store(run, false);
-        sink.Remove(going.data(), 100);
+        sink.Remove(going.data(), reasons.data(), 100);
         do {
           if (sink.Drain(3, 0, &batch) != KVC_OK) break;
           events += batch.event_count;

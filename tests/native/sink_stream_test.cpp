@@ -316,11 +316,12 @@ TEST(SinkStream, EqualKeysOfTwoScopesAreOneBlockOutside) {
     ASSERT_EQ(sink.Drain(0, 0, &batch), KVC_OK);
     EXPECT_EQ(batch.hash_count, 2u);
     const uint32_t first[2] = {1, 0};
-    sink.Remove(first, 2);
+    const uint8_t reasons[2] = {KVC_EVICTED_CAPACITY, KVC_EVICTED_CAPACITY};
+    sink.Remove(first, reasons, 2);
     ASSERT_EQ(sink.Drain(0, 0, &batch), KVC_OK);
     EXPECT_EQ(batch.hash_count, 0u) << "the other copy is still there";
     const uint32_t second[2] = {3, 2};
-    sink.Remove(second, 2);
+    sink.Remove(second, reasons, 2);
     ASSERT_EQ(sink.Drain(0, 0, &batch), KVC_OK);
     EXPECT_EQ(batch.hash_count, 2u);
     kvc_stream_stats stats{};
@@ -458,7 +459,9 @@ TEST(SinkStream, RandomLoad) {
           if (parent == StoreRun::kRoot || harness.nodes().at(parent).children != 1) break;
           going.push_back(parent);
         }
-        harness.Remove(going);
+        std::vector<uint8_t> reasons(going.size(), static_cast<uint8_t>(1 + pick(4)));
+        if (pick(2) == 0) reasons[pick(going.size())] = static_cast<uint8_t>(1 + pick(4));
+        harness.Remove(going, reasons);
       } else if (what < 77) {
         harness.Clear();
       } else {

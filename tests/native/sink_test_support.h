@@ -101,11 +101,12 @@ struct Fact {
   uint32_t parts = 0;
   uint64_t lora_id = 0;
   std::string lora_name;
+  uint8_t reason = 0;
 
   friend bool operator==(const Fact& a, const Fact& b) {
     return a.kind == b.kind && a.hash == b.hash && a.has_parent == b.has_parent &&
            a.parent == b.parent && a.tokens == b.tokens && a.parts == b.parts &&
-           a.lora_id == b.lora_id && a.lora_name == b.lora_name;
+           a.lora_id == b.lora_id && a.lora_name == b.lora_name && a.reason == b.reason;
   }
   friend std::ostream& operator<<(std::ostream& out, const Fact& fact) {
     out << (fact.kind == KVC_EVENT_STORED    ? "store "
@@ -113,6 +114,7 @@ struct Fact {
                                              : "clear ")
         << fact.hash;
     if (fact.has_parent) out << " under " << fact.parent;
+    if (fact.reason != 0) out << " for reason " << int{fact.reason};
     return out << " (" << fact.tokens.size() << " tokens, parts " << fact.parts << ", LoRA "
                << fact.lora_id << " '" << fact.lora_name << "')";
   }
@@ -146,6 +148,7 @@ inline std::vector<Fact> Facts(const kvc_borrowed_batch& batch) {
       Fact& fact = facts.emplace_back();
       fact.kind = event.kind;
       fact.hash = batch.hashes[event.hash_offset + i];
+      fact.reason = batch.reasons[event.hash_offset + i];
       EXPECT_TRUE(seen.insert(fact.hash).second) << "a hash twice in one event";
       if (event.kind == KVC_EVENT_REMOVED) continue;
       EXPECT_EQ(event.token_count, event.hash_count * event.block_size);
@@ -235,10 +238,15 @@ class Harness {
     return ids;
   }
 
-  void Remove(const std::vector<uint32_t>& ids) {
-    sink_.Remove(ids.data(), static_cast<uint32_t>(ids.size()));
-    for (const uint32_t node : ids) {
-      Expect(node, KVC_EVENT_REMOVED);
+  // For one reason, or for one each.
+  void Remove(const std::vector<uint32_t>& ids, uint8_t reason = KVC_EVICTED_CAPACITY) {
+    Remove(ids, std::vector<uint8_t>(ids.size(), reason));
+  }
+  void Remove(const std::vector<uint32_t>& ids, const std::vector<uint8_t>& reasons) {
+    sink_.Remove(ids.data(), reasons.data(), static_cast<uint32_t>(ids.size()));
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const uint32_t node = ids[i];
+      Expect(node, KVC_EVENT_REMOVED, reasons[i]);
       if (nodes_.at(node).parent != StoreRun::kRoot) --nodes_.at(nodes_.at(node).parent).children;
       nodes_.erase(node);
       free_.push_back(node);
@@ -300,7 +308,7 @@ class Harness {
   uint32_t asked() const { return asked_; }
 
  private:
-  void Expect(uint32_t id, kvc_event_kind kind) {
+  void Expect(uint32_t id, kvc_event_kind kind, uint8_t reason = 0) {
     const Node& node = nodes_.at(id);
     // What counts as the same block outside.
     const std::string identity = options_.projector.hash_form == KVC_HASH_BYTES
@@ -309,6 +317,7 @@ class Harness {
     Fact fact;
     fact.kind = kind;
     fact.hash = Hash(node.key);
+    fact.reason = reason;
     if (kind == KVC_EVENT_STORED) {
       stored_since_clear_ = true;
       if (announced_[identity]++ != 0) return;

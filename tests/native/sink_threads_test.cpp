@@ -67,7 +67,9 @@ class MiniManager final : public kvcast::SinkHost {
     if (free_.size() < length) {
       // Evict a chain, last block first.
       std::vector<uint32_t> going(chains_.front().rbegin(), chains_.front().rend());
-      sink_->Remove(going.data(), static_cast<uint32_t>(going.size()));
+      std::vector<uint8_t> reasons;
+      for (const uint32_t node : going) reasons.push_back(static_cast<uint8_t>(1 + node % 4));
+      sink_->Remove(going.data(), reasons.data(), static_cast<uint32_t>(going.size()));
       free_.insert(free_.end(), going.begin(), going.end());
       chains_.erase(chains_.begin());
       return;

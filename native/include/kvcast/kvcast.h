@@ -216,6 +216,7 @@ typedef struct kvc_event_scope {
 typedef struct kvc_borrowed_batch {
   const kvc_event* events;
   const uint64_t* hashes;
+  const uint8_t* reasons;        /* per hash: KVC_EVICTED_* of a removed block, 0 of a stored one */
   const uint8_t* digests;        /* KVC_HASH_BYTES: 32 bytes per hash, else NULL */
   const uint8_t* parent_digests; /* KVC_HASH_BYTES: 32 bytes per event, else NULL */
   const uint32_t* tokens;        /* KVC_DIGEST_TOKEN(i): the event's i-th digest */
@@ -318,6 +319,11 @@ typedef struct kvc_stream_stats {
   uint64_t multimodal_blocks_suppressed; /* stored, but not told of: KVC_MULTIMODAL_SUPPRESS */
   uint64_t suppressed_blocks;            /* such blocks in the tree at this instant */
   uint64_t oldest_deferred_ns; /* how long the oldest of pending_blocks has waited; 0: none has */
+  /* removed_blocks by reason (kvc_evicted_reason), their sum */
+  uint64_t removed_capacity_blocks;
+  uint64_t removed_ttl_blocks;
+  uint64_t removed_ended_blocks;
+  uint64_t removed_scope_blocks;
 } kvc_stream_stats;
 
 KVC_API void kvc_stream_stats_init(kvc_stream_stats* stats) KVC_NOEXCEPT;
