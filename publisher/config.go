@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"unicode/utf8"
 )
 
 // Config holds the keys that somebody has set, from a configuration file, a
@@ -27,10 +28,15 @@ type keyValue struct {
 
 // ParseConfig reads a configuration file: one JSON object whose keys are those of
 // the wire contract, profile among them. Durations are strings such as "5ms";
-// null unsets an optional key. Unknown keys, keys that occur twice, keys whose
+// null unsets an optional key. What is not UTF-8, unknown keys, keys that occur twice, keys whose
 // feature does not exist, and values of the wrong type are an *Error that wraps
 // ErrOption and names the key, or the line where this is not JSON.
 func ParseConfig(data []byte) (*Config, error) {
+	// The decoder would put a replacement character in the place of what is none.
+	if at := invalidUTF8(data); at >= 0 {
+		return nil, &Error{Op: "config", Err: ErrOption,
+			Detail: fmt.Sprintf("line %d: not UTF-8", 1+bytes.Count(data[:at], []byte("\n")))}
+	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
 	c := new(Config)
@@ -46,6 +52,18 @@ func ParseConfig(data []byte) (*Config, error) {
 		return nil, &Error{Op: "config", Err: ErrOption, Detail: fmt.Sprintf("line %d: %v", line, err)}
 	}
 	return c, nil
+}
+
+// invalidUTF8 returns where text stops being UTF-8, or -1.
+func invalidUTF8(text []byte) int {
+	for at := 0; at < len(text); {
+		r, n := utf8.DecodeRune(text[at:])
+		if r == utf8.RuneError && n == 1 {
+			return at
+		}
+		at += n
+	}
+	return -1
 }
 
 var errNoObject = errors.New("want one JSON object")

@@ -28,6 +28,10 @@ func loadCurve(o *Options) (*curve, *Error) {
 	switch {
 	case o.CurveSecretKeyFile == "" && o.CurveAllowFile == "":
 		return nil, nil
+	case curvekey.Misplaced(o.CurveSecretKeyFile):
+		return nil, optionError(keySecret, "", curvekey.ErrMisplaced.Error())
+	case curvekey.Misplaced(o.CurveAllowFile):
+		return nil, optionError(keyAllow, "", curvekey.ErrMisplaced.Error())
 	case o.CurveSecretKeyFile == "":
 		return nil, optionError(keyAllow, o.CurveAllowFile, "there is no "+keySecret)
 	case o.CurveAllowFile == "":

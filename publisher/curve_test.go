@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	zmq "github.com/pebbe/zmq4"
@@ -231,6 +232,10 @@ func TestCurveNeedsNoWarning(t *testing.T) {
 // Files of keys that must be refused, in words that tell no key.
 func TestBadKeyFiles(t *testing.T) {
 	pair := newKeyPair(t)
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	secret := func(mode fs.FileMode, text string) func(*Options) {
 		return func(o *Options) { o.CurveSecretKeyFile = writeKeys(t, mode, text) }
 	}
@@ -245,6 +250,10 @@ func TestBadKeyFiles(t *testing.T) {
 		"no secret":       {func(o *Options) { o.CurveSecretKeyFile = "" }, keyAllow, "there is no curve_secret_key_file"},
 		"missing":         {func(o *Options) { o.CurveSecretKeyFile = "/no/such/file" }, keySecret, "no such file or directory"},
 		"folder":          {func(o *Options) { o.CurveSecretKeyFile = "/" }, keySecret, "is no regular file"},
+		"no file":         {func(o *Options) { o.CurveSecretKeyFile = pair.secret }, keySecret, "is a key itself"},
+		"no file of list": {func(o *Options) { o.CurveAllowFile = pair.public }, keyAllow, "is a key itself"},
+		"pipe":            {func(o *Options) { o.CurveSecretKeyFile = pipe }, keySecret, "is no regular file"},
+		"list, pipe":      {func(o *Options) { o.CurveAllowFile = pipe }, keyAllow, "is no regular file"},
 		"group":           {secret(0o640, pair.secret), keySecret, "others than its owner may use it: its mode is 0640"},
 		"world":           {secret(0o604, pair.secret), keySecret, "others than its owner may use it: its mode is 0604"},
 		"short":           {secret(0o600, pair.secret[:39]), keySecret, "no secret key of 40 characters in Z85"},

@@ -40,7 +40,7 @@ func configFile(t *testing.T, text string) string {
 func TestConfigOrder(t *testing.T) {
 	name := configFile(t, `{"profile": "mooncake", "lora": "id+name", "hwm": 7, "flush_delay": "20ms", "clear_on_start": false,
 		"replay_endpoint": null, "max_entries": 9}`)
-	o, off, err := keysOf(t, "--config", name, "--hwm", "8", "--encoding=array-short").resolve()
+	o, off, err := keysOf(t, "--config", name, "--hwm", "8", "--encoding=array-short").resolve(t.Context())
 	if err != nil || off {
 		t.Fatal(off, err)
 	}
@@ -59,7 +59,7 @@ func TestConfigOrder(t *testing.T) {
 		}
 	}
 	// The flag's profile takes the place of the file's.
-	if o, _, err = keysOf(t, "--config", name, "--profile", "vllm").resolve(); err != nil || publisher.Keys()[0].Get(o) != "true" {
+	if o, _, err = keysOf(t, "--config", name, "--profile", "vllm").resolve(t.Context()); err != nil || publisher.Keys()[0].Get(o) != "true" {
 		t.Fatal(err)
 	}
 	if o.Hash != 1 || o.LoRAIDOnly || o.HWM != 7 {
@@ -69,7 +69,7 @@ func TestConfigOrder(t *testing.T) {
 		{"--enable-kv-cache-events=false"}, {"--publisher", "off"},
 		{"--config", configFile(t, `{"enable_kv_cache_events": false, "publisher": "zmq"}`)},
 	} {
-		if _, off, err := keysOf(t, args...).resolve(); !off || err != nil {
+		if _, off, err := keysOf(t, args...).resolve(t.Context()); !off || err != nil {
 			t.Errorf("%q: off %v, %v", args, off, err)
 		}
 	}
@@ -81,6 +81,7 @@ func TestBadConfigs(t *testing.T) {
 		``:                              "line 1: want one JSON object",
 		`[]`:                            "line 1: want one JSON object",
 		"{\n\"hwm\": 1,\n":              "line 2: the file ends in the middle of the object",
+		"{\n\"topic\": \"\xff\"}":       "line 2: not UTF-8",
 		`{"hwm": 1} {}`:                 "line 1: something follows the object",
 		`{"hwm": 1, "hwm": 2}`:          `hwm "": twice`,
 		`{"hmw": 1}`:                    `hmw "1": unknown key`,

@@ -4,10 +4,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 
@@ -97,10 +97,13 @@ func (p *publisherKeys) add(f *pflag.FlagSet) {
 // resolve returns the options: the defaults, then the profile, then the file,
 // then the flags. off says that there are to be no events at all. What is wrong
 // is said in the words of where it comes from.
-func (p *publisherKeys) resolve() (o publisher.Options, off bool, err error) {
+func (p *publisherKeys) resolve(ctx context.Context) (o publisher.Options, off bool, err error) {
 	file := new(publisher.Config)
 	if p.config != "" {
-		data, err := readConfig(p.config)
+		data, err := readConfig(ctx, p.config)
+		if err == errInterrupted {
+			return o, false, err
+		}
 		if err == nil {
 			file, err = publisher.ParseConfig(data)
 		}
@@ -135,7 +138,8 @@ func (p *publisherKeys) resolve() (o publisher.Options, off bool, err error) {
 		if !errors.As(err, &e) {
 			return err
 		}
-		if text, ok := p.changed(e.Key); ok {
+		// A value that the error keeps to itself is a secret.
+		if text, ok := p.changed(e.Key); ok && e.Value != "" {
 			as := *e // the value as it was written
 			as.Value = text
 			return byFlag(&as)
@@ -188,13 +192,18 @@ func (p *publisherKeys) inFile(err error) error {
 	return fmt.Errorf("--config %s: %w", p.config, bareError(err))
 }
 
-func readConfig(path string) ([]byte, error) {
-	file, err := os.Open(path)
+// readConfig reads a file, or a pipe to its end, which an interruption ends.
+func readConfig(ctx context.Context, path string) ([]byte, error) {
+	file, err := openInput(ctx, path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
+	defer context.AfterFunc(ctx, func() { file.Close() })()
 	data, err := io.ReadAll(io.LimitReader(file, maxConfigBytes+1))
+	if err != nil && ctx.Err() != nil {
+		return nil, errInterrupted
+	}
 	if err == nil && len(data) > maxConfigBytes {
 		err = fmt.Errorf("more than %d bytes", maxConfigBytes)
 	}

@@ -70,7 +70,7 @@ func run(ctx context.Context, args []string, std streams) int {
 	if err == nil {
 		return exitGood
 	}
-	fmt.Fprintf(std.err, "kvcast: %s\n", oneLine(endpointError(err).Error()))
+	fmt.Fprintf(std.err, "kvcast: %s\n", shortened(oneLine(endpointError(err).Error())))
 	if errors.As(err, new(breachError)) {
 		return exitBreach
 	}
@@ -99,6 +99,20 @@ func oneLine(s string) string {
 		}
 		return ' '
 	}, strings.TrimSpace(s))
+}
+
+// maxLine is how many bytes of an error are shown in full: more than the longest
+// name of a file has.
+const maxLine = 5000
+
+// shortened keeps of a very long line the beginning, which says where, and the
+// end, which says why.
+func shortened(line string) string {
+	if len(line) <= maxLine {
+		return line
+	}
+	const head, tail = 200, 400
+	return strings.ToValidUTF8(line[:head], "") + " [...] " + strings.ToValidUTF8(line[len(line)-tail:], "")
 }
 
 func newRoot(std streams) *cobra.Command {

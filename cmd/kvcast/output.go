@@ -39,6 +39,30 @@ type output struct {
 	temporary string
 }
 
+// input is a file that a run reads, if path is not empty, and what it is.
+type input struct{ path, is string }
+
+// keepInputs refuses to write over a regular file that the run reads, under
+// whatever name.
+func keepInputs(flag, path string, inputs []input) error {
+	if path == "" {
+		return nil
+	}
+	out, err := os.Stat(path)
+	if err != nil || !out.Mode().IsRegular() {
+		return nil // nothing is there to be lost, or creating it says what is wrong
+	}
+	for _, in := range inputs {
+		if in.path == "" {
+			continue
+		}
+		if info, err := os.Stat(in.path); err == nil && os.SameFile(info, out) {
+			return fmt.Errorf("--%s %s: %s", flag, path, in.is)
+		}
+	}
+	return nil
+}
+
 // createOutput finds out before the work whether the file can be written. It
 // waits for the reader of a named pipe.
 func createOutput(ctx context.Context, flag, path string) (*output, error) {

@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -231,6 +233,60 @@ func runCommand(ctx context.Context, args ...string) (code int, out, errText str
 
 const oneRequest = `{"timestamp":0,"input_length":40,"output_length":1,"hash_ids":[1]}` + "\n"
 
+// keyFiles makes the files of a publisher with CURVE.
+func keyFiles(t *testing.T) (secret, list string) {
+	t.Helper()
+	// The keys that the manual of libzmq gives as examples.
+	const public, key = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7", "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
+	folder := t.TempDir()
+	secret, list = filepath.Join(folder, "secret"), filepath.Join(folder, "list")
+	if err := errors.Join(os.WriteFile(secret, []byte(key), 0o600), os.WriteFile(list, []byte(public), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return secret, list
+}
+
+// A key in the place of the name of its file is not shown.
+func TestReplayTellsNoKey(t *testing.T) {
+	secret, list := keyFiles(t)
+	text, err := os.ReadFile(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := string(text)
+	quoted, err := json.Marshal(map[string]string{"curve_secret_key_file": key, "curve_allow_file": list})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := configFile(t, string(quoted))
+	const why = ` "": is a key itself; want the name of a file that holds it`
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--curve-secret-key-file", key, "--curve-allow-file", list}, "--curve-secret-key-file" + why},
+		{[]string{"--curve-secret-key-file", key}, "--curve-secret-key-file" + why},
+		{[]string{"--curve-secret-key-file", secret, "--curve-allow-file", key}, "--curve-allow-file" + why},
+		{[]string{"--config", config}, "--config " + config + ": curve_secret_key_file" + why},
+	} {
+		code, out, said := runCommand(t.Context(), append([]string{"replay", "--trace", "/dev/null"}, c.args...)...)
+		if code != exitUnusable || out != "" || said != "kvcast: "+c.want+"\n" {
+			t.Errorf("%d %q %q, want %q", code, out, said, c.want)
+		}
+	}
+	for _, args := range [][]string{
+		{"--curve-secret-key-file", key, "--curve-server-key-file", list},
+		{"--curve-secret-key-file", secret, "--curve-server-key-file", key},
+		{"--curve-secret-key-file", key},
+		{"--curve-server-key-file", key},
+	} {
+		code, out, said := runCommand(t.Context(), append([]string{"tap", "ipc:///nobody", "--idle-exit", "1ms"}, args...)...)
+		if code != exitUnusable || out != "" || strings.Contains(said, key[:8]) || strings.Count(said, "\n") != 1 {
+			t.Errorf("tap %q: %d %q %q", args, code, out, said)
+		}
+	}
+}
+
 // A run never takes its own trace for its output.
 func TestReplayKeepsItsTrace(t *testing.T) {
 	folder := t.TempDir()
@@ -247,6 +303,34 @@ func TestReplayKeepsItsTrace(t *testing.T) {
 			if code != exitUnusable || text != "kvcast: --resident-out "+out+": is the trace itself\n" {
 				t.Errorf("%s to %s: %d, %q", in, out, code, text)
 			}
+		}
+	}
+	// Nor for anything else that it reads.
+	secret, list := keyFiles(t)
+	config := configFile(t, `{"hwm": 5}`)
+	for file, is := range map[string]string{secret: "holds the secret key", list: "holds the keys of the peers",
+		config: "is the configuration itself"} {
+		before, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code, _, text := runCommand(t.Context(), "replay", "--endpoint", "ipc://"+name("socket"), "--trace", name("t"),
+			"--config", config, "--curve-secret-key-file", secret, "--curve-allow-file", list, "--resident-out", file)
+		if strings.Contains(text, "without CURVE") {
+			t.Skip(text)
+		}
+		if code != exitUnusable || text != "kvcast: --resident-out "+file+": "+is+"\n" {
+			t.Errorf("%s: %d, %q", file, code, text)
+		}
+		if file != config {
+			code, _, text = runCommand(t.Context(), "tap", "ipc://"+name("socket"), "--idle-exit", "1ms",
+				"--curve-secret-key-file", secret, "--curve-server-key-file", list, "--mirror-out", file)
+			if code != exitUnusable || !strings.HasPrefix(text, "kvcast: --mirror-out "+file+": holds the ") {
+				t.Errorf("%s: %d, %q", file, code, text)
+			}
+		}
+		if after, err := os.ReadFile(file); err != nil || !bytes.Equal(after, before) {
+			t.Errorf("%s: %q, %v", is, after, err)
 		}
 	}
 	if b, err := os.ReadFile(name("t")); err != nil || string(b) != oneRequest {
@@ -270,6 +354,8 @@ func TestInterruptedBeforeTheRun(t *testing.T) {
 		want string
 	}{
 		"no writer": {[]string{"replay", "--publisher", "off", "--trace", fifo}, "interrupted before the first request"},
+		"no writer of the configuration": {[]string{"replay", "--publisher", "off", "--trace", trace, "--config", fifo},
+			"interrupted before the first request"},
 		"no reader": {[]string{"replay", "--publisher", "off", "--trace", trace, "--resident-out", fifo},
 			"--resident-out " + fifo + ": interrupted while waiting for a reader"},
 		"tap, no reader": {[]string{"tap", "ipc:///nobody", "--mirror-out", fifo},
@@ -301,6 +387,24 @@ func TestInterruptedBeforeTheRun(t *testing.T) {
 	code, out, text := runCommand(t.Context(), "replay", "--publisher", "off", "--json", "--trace", fifo)
 	if code != 0 || !strings.Contains(out, `"requests":2,`) {
 		t.Errorf("%d, %q, %q", code, out, text)
+	}
+	// A configuration that begins and does not end, and one that does.
+	writer, err := os.OpenFile(fifo, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	if _, err := writer.WriteString(`{"hwm":`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	code, _, text = runCommand(ctx, "replay", "--publisher", "off", "--trace", trace, "--config", fifo)
+	if code != exitUnusable || text != "kvcast: interrupted before the first request\n" {
+		t.Errorf("%d, %q", code, text)
+	}
+	if data, err := readConfig(t.Context(), configFile(t, "{}")); err != nil || string(data) != "{}" {
+		t.Errorf("%q, %v", data, err)
 	}
 }
 
@@ -350,6 +454,23 @@ func TestHelpToFullDevice(t *testing.T) {
 func TestOneLine(t *testing.T) {
 	if got := oneLine("a\nb\x1b[2J\tc \u00fc\n"); got != "a b [2J c \u00fc" {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestShortened(t *testing.T) {
+	if line := strings.Repeat("a", maxLine); shortened(line) != line {
+		t.Error("a line that is short enough changes")
+	}
+	for _, c := range []string{"a", "\u00fc", "\u20ac"} {
+		got := shortened("--topic " + strings.Repeat(c, 100000) + ": want less")
+		if len(got) > 700 || !strings.HasPrefix(got, "--topic "+c) || !strings.HasSuffix(got, c+": want less") || !utf8.ValidString(got) {
+			t.Errorf("%q", got)
+		}
+	}
+	code, out, text := runCommand(t.Context(), "replay", "--trace", "/dev/null", "--hash", strings.Repeat("x", 100000))
+	if code != exitUnusable || out != "" || len(text) > 1000 || !strings.HasPrefix(text, "kvcast: --hash ") ||
+		!strings.HasSuffix(text, "portable63 or bytes\n") {
+		t.Errorf("%d %q %.200q, %d bytes", code, out, text, len(text))
 	}
 }
 

@@ -29,7 +29,7 @@ var errInterrupted = errors.New("interrupted before the first request")
 // replay runs the command. Whatever can be found wrong is found before
 // anything is bound, sent or written.
 func replay(ctx context.Context, o replayOptions, std streams) (err error) {
-	if err := o.check(); err != nil {
+	if err := o.check(ctx); err != nil {
 		return err
 	}
 	device, err := chooseDevice(o.device, inventory.List, openCUDA)

@@ -4,10 +4,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -85,7 +85,7 @@ func newReplay(std streams) *cobra.Command {
 
 // check validates what only the command line knows about, and makes options of the
 // keys; the manager checks its own options.
-func (o *replayOptions) check() (err error) {
+func (o *replayOptions) check(ctx context.Context) (err error) {
 	for _, f := range []struct {
 		name            string
 		value, min, max int64
@@ -116,7 +116,7 @@ func (o *replayOptions) check() (err error) {
 	if o.hold < 0 {
 		return fmt.Errorf("--hold %s: want 0 or more", o.hold)
 	}
-	if o.options, o.off, err = o.keys.resolve(); err != nil || o.metrics == "" {
+	if o.options, o.off, err = o.keys.resolve(ctx); err != nil || o.metrics == "" {
 		return err
 	}
 	if o.off {
@@ -136,17 +136,12 @@ func (o *replayOptions) publisherName() string {
 	return string(publisher.KindZMQ)
 }
 
-// checkFiles refuses to write over the trace, under whatever name.
+// checkFiles refuses to write over what the run reads.
 func (o *replayOptions) checkFiles() error {
-	if o.residentOut == "" {
-		return nil
-	}
-	in, err := os.Stat(o.trace)
-	if err != nil || !in.Mode().IsRegular() {
-		return nil // opening it says what is wrong, if anything
-	}
-	if out, err := os.Stat(o.residentOut); err == nil && os.SameFile(in, out) {
-		return fmt.Errorf("--resident-out %s: is the trace itself", o.residentOut)
-	}
-	return nil
+	return keepInputs("resident-out", o.residentOut, []input{
+		{o.trace, "is the trace itself"},
+		{o.keys.config, "is the configuration itself"},
+		{o.options.CurveSecretKeyFile, "holds the secret key"},
+		{o.options.CurveAllowFile, "holds the keys of the peers"},
+	})
 }

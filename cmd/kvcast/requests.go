@@ -30,20 +30,15 @@ func openTrace(ctx context.Context, path string, limit int) (*requestSource, int
 	fail := func(err error) (*requestSource, int, error) {
 		return nil, 0, fmt.Errorf("--trace %s: %w", path, bareError(err))
 	}
-	// Without NONBLOCK the open itself would wait, and nothing could end that.
-	// For what is no pipe it changes nothing.
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	file, err := openInput(ctx, path)
+	if err == errInterrupted {
+		return nil, 0, err
+	}
 	if err != nil {
 		return fail(err)
 	}
 	total := -1
 	info, err := file.Stat()
-	if err == nil && info.Mode()&os.ModeNamedPipe != 0 {
-		if err = waitPipeWriter(ctx, file); err == errInterrupted {
-			file.Close()
-			return nil, 0, err
-		}
-	}
 	if err == nil && info.IsDir() {
 		err = errors.New("is a directory")
 	}
@@ -66,6 +61,25 @@ func openTrace(ctx context.Context, path string, limit int) (*requestSource, int
 		return fail(err)
 	}
 	return &requestSource{Reader: trace.NewReader(path, file), file: file, limit: limit}, total, nil
+}
+
+// openInput opens a file for reading; a pipe has a writer then.
+func openInput(ctx context.Context, path string) (*os.File, error) {
+	// Without NONBLOCK the open itself would wait, and nothing could end that.
+	// For what is no pipe it changes nothing.
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && info.Mode()&os.ModeNamedPipe != 0 {
+		err = waitPipeWriter(ctx, file)
+	}
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
 }
 
 // waitPipeWriter returns when there is something to read or a writer has come

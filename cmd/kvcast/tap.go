@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -86,6 +88,13 @@ func newTap(std streams) *cobra.Command {
 }
 
 func (o *tapOptions) check() error {
+	// What may be a key in the place of its file's name is not shown.
+	shownFile := func(path string) string {
+		if _, err := os.Stat(path); err != nil && len(strings.TrimSpace(path)) == 40 {
+			return ""
+		}
+		return path
+	}
 	if o.maxBatches < 0 {
 		return fmt.Errorf("--max-batches %d: want at least 0", o.maxBatches)
 	}
@@ -94,9 +103,9 @@ func (o *tapOptions) check() error {
 	}
 	switch {
 	case o.secretKey != "" && o.serverKey == "":
-		return fmt.Errorf("--curve-secret-key-file %q: there is no --curve-server-key-file", o.secretKey)
+		return fmt.Errorf("--curve-secret-key-file %q: there is no --curve-server-key-file", shownFile(o.secretKey))
 	case o.serverKey != "" && o.secretKey == "":
-		return fmt.Errorf("--curve-server-key-file %q: there is no --curve-secret-key-file", o.serverKey)
+		return fmt.Errorf("--curve-server-key-file %q: there is no --curve-secret-key-file", shownFile(o.serverKey))
 	}
 	return nil
 }
@@ -118,6 +127,10 @@ func tap(ctx context.Context, o tapOptions, std streams) (err error) {
 		return err
 	}
 	var file *output
+	if err := keepInputs("mirror-out", o.mirrorOut, []input{
+		{o.serverKey, "holds the key of the publisher"}, {o.secretKey, "holds the secret key"}}); err != nil {
+		return err
+	}
 	if o.mirrorOut != "" {
 		if file, err = createOutput(ctx, "mirror-out", o.mirrorOut); err != nil {
 			return err

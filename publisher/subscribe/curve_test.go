@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -46,7 +47,15 @@ func writeFile(t *testing.T, mode fs.FileMode, text string) string {
 // Files of keys that must be refused, by field and in words that tell no key.
 func TestBadKeyFiles(t *testing.T) {
 	k := newKeys(t)
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct{ server, secret, field, want string }{
+		"server no file":  {k.secret, k.secretFile, "CurveServerKeyFile", "is a key itself; want the name of a file that holds it"},
+		"secret no file":  {k.publicFile, k.secret, "CurveSecretKeyFile", "is a key itself; want the name of a file that holds it"},
+		"server pipe":     {pipe, k.secretFile, "CurveServerKeyFile", "is no regular file"},
+		"secret pipe":     {k.publicFile, pipe, "CurveSecretKeyFile", "is no regular file"},
 		"server missing":  {"/no/such/file", k.secretFile, "CurveServerKeyFile", "no such file or directory"},
 		"server folder":   {"/", k.secretFile, "CurveServerKeyFile", "is no regular file"},
 		"server writable": {writeFile(t, 0o664, k.public), k.secretFile, "CurveServerKeyFile", "others than its owner may change it: its mode is 0664"},

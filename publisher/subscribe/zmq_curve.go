@@ -30,6 +30,10 @@ func loadCurve(o *ClientOptions) (*curve, error) {
 	switch {
 	case o.CurveServerKeyFile == "" && o.CurveSecretKeyFile == "":
 		return nil, nil
+	case curvekey.Misplaced(o.CurveServerKeyFile):
+		return nil, bad(server, "", curvekey.ErrMisplaced.Error())
+	case curvekey.Misplaced(o.CurveSecretKeyFile):
+		return nil, bad(secret, "", curvekey.ErrMisplaced.Error())
 	case o.CurveServerKeyFile == "":
 		return nil, bad(secret, o.CurveSecretKeyFile, "there is no "+server)
 	case o.CurveSecretKeyFile == "":

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 )
 
 const (
@@ -51,9 +52,25 @@ func ReadShared(path string) (string, error) {
 	return readFile(path, 0o022, "others than its owner may change it")
 }
 
+// ErrMisplaced says what is wrong where Misplaced holds. The value itself must not be
+// told.
+var ErrMisplaced = errors.New("is a key itself; want the name of a file that holds it")
+
+// Misplaced says that a key was given where the name of its file belongs. A name
+// of 40 characters can look like a key, so a file that is there is one.
+func Misplaced(path string) bool {
+	if !valid(strings.TrimSpace(path)) {
+		return false
+	}
+	_, err := os.Stat(path)
+	return err != nil
+}
+
 // readFile reads a file whose mode has none of the forbidden bits.
 func readFile(path string, forbidden fs.FileMode, why string) (string, error) {
-	file, err := os.Open(path)
+	// Without NONBLOCK the open of a pipe would wait for a writer; for a regular
+	// file it changes nothing.
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return "", bare(err)
 	}
