@@ -19,7 +19,7 @@ type replayRun interface {
 // from the front: its messages at start, start+1, ..., then batches without events
 // up to the number that the snapshot is of, if they are not too many.
 type snapshotRun struct {
-	answer   *snapshotAnswer // nil when given up
+	answer   *snapshotAnswer // nil when given up, which is when its messages are sent
 	messages []snapshotMessage
 	empty    []byte
 	next     uint64
@@ -61,12 +61,22 @@ func (r *snapshotRun) advance() {
 	}
 	r.next++
 	if r.sent < len(r.messages) {
-		r.sent++
+		if r.sent++; r.sent == len(r.messages) {
+			// A peer that takes its time with what follows must not keep others from
+			// their snapshots.
+			r.giveUp()
+		}
 	}
 }
 
 func (r *snapshotRun) release() {
 	r.over = true
+	r.giveUp()
+}
+
+// giveUp lets go of the snapshot. What is left are batches without events.
+func (r *snapshotRun) giveUp() {
+	r.sent = 0
 	if r.answer != nil {
 		r.answer.release()
 		r.answer, r.messages = nil, nil

@@ -404,3 +404,39 @@ func TestSnapshotAtClose(t *testing.T) {
 		t.Errorf("%d snapshots are open", live)
 	}
 }
+
+// Whoever is sent the numbers behind a snapshot, however slowly, does not keep it.
+func TestSnapshotLeavesBeforeTheNumbersBehindIt(t *testing.T) {
+	body := &snapshotBody{newest: 9, messages: []snapshotMessage{{payload: []byte("a")}, {payload: []byte("b")}}, empty: []byte("e")}
+	for _, end := range []struct {
+		pad  int
+		want string
+	}{{100, "abeeeeee"}, {0, "ab"}} {
+		h := newSnapshotHub()
+		wanted := h.ask()
+		h.take().finish(body, nil)
+		run, err := newSnapshotRun(wanted, 2, end.pad)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for {
+			seq, payload, ok := run.batch()
+			if !ok {
+				break
+			}
+			if want := uint64(2 + len(got)); seq != want {
+				t.Fatalf("number %d, want %d", seq, want)
+			}
+			if kept := len(got) < len(body.messages); (h.alive == 1) != kept {
+				t.Errorf("%d in memory after %q", h.alive, got)
+			}
+			got += string(payload)
+			run.advance()
+		}
+		run.release()
+		if got != end.want || h.alive != 0 {
+			t.Errorf("%q, want %q; %d in memory", got, end.want, h.alive)
+		}
+	}
+}
