@@ -121,31 +121,30 @@ func (m *model) queues(stream bindings.DeviceStream) bool {
 	return stream != 0 && !m.streams[stream].steps
 }
 
-// copyAfter are the fences that the copy of a shared last block waits for; false if one
-// is of a step, for which only the device's own stream can wait.
-func (m *model) copyAfter(s *mSequence, copies bindings.DeviceStream, shares bool) ([]mFence, bool) {
-	if !shares {
-		return nil, true
-	}
-	if m.queues(s.stream) {
-		after := m.waitsFor([]*mPage{m.tail(s)}, s.stream)
+// copyAfter are the fences that the copy of a page waits for, for a sequence on a stream;
+// false if one is of a step, for which only the device's own stream can wait.
+func (m *model) copyAfter(from *mPage, stream, copies bindings.DeviceStream) ([]mFence, bool) {
+	if m.queues(stream) {
+		after := m.waitsFor([]*mPage{from}, stream)
 		return after, !slices.ContainsFunc(after, func(f mFence) bool { return m.streams[f.stream].steps })
 	}
 	if m.streams[copies] == nil {
+		m.own = copies
 		m.streams[copies] = &mStream{} // nobody else's work is on it
 		m.order = append(m.order, copies)
 	}
-	after := m.waitsFor([]*mPage{m.tail(s)}, copies)
-	if s.stream != 0 && m.streams[s.stream].executed != m.streams[s.stream].submitted {
-		after = slices.DeleteFunc(after, func(f mFence) bool { return f.stream == s.stream })
-		after = append(after, m.record(s.stream)...)
+	after := m.waitsFor([]*mPage{from}, copies)
+	if stream != 0 && m.streams[stream].executed != m.streams[stream].submitted {
+		after = slices.DeleteFunc(after, func(f mFence) bool { return f.stream == stream })
+		after = append(after, m.record(stream)...)
 	}
 	return after, true
 }
 
-// makeCopy puts page in the place of the shared one.
-func (m *model) makeCopy(s *mSequence, page *mPage, copies bindings.DeviceStream, after []mFence, r *mGrow) {
-	on := s.stream
+// queueCopy lets the device copy one page to another, for a sequence on a stream. It
+// returns the fence to wait for if that is not done on the stream itself.
+func (m *model) queueCopy(from, to *mPage, stream, copies bindings.DeviceStream, after []mFence) mFence {
+	on := stream
 	if !m.queues(on) {
 		on = copies
 	}
@@ -156,16 +155,22 @@ func (m *model) makeCopy(s *mSequence, page *mPage, copies bindings.DeviceStream
 	}
 	m.submit(on, mOp{})
 	fence := m.record(on)
+	from.used = append(from.used, fence...)
+	m.copied++
+	if on == stream {
+		return mFence{}
+	}
+	to.ready = append(to.ready, fence...)
+	return fence[0]
+}
+
+// makeCopy puts page in the place of the shared one.
+func (m *model) makeCopy(s *mSequence, page *mPage, copies bindings.DeviceStream, after []mFence, r *mGrow) {
 	old := m.tail(s)
 	r.copied, r.from = s.committed/m.blockSize, old.id
-	old.used = append(old.used, fence...)
-	if on != s.stream {
-		page.ready = append(page.ready, fence...)
-		r.wait = fence[0]
-	}
+	r.wait = m.queueCopy(old, page, s.stream, copies, after)
 	s.pages[r.copied] = page
 	m.drop(old, nil)
-	m.copied++
 }
 
 // everything ends all steps and executes all that is queued.

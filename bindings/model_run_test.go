@@ -234,6 +234,7 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 	maxRun := rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "blocks per event")
 	gate := rapid.SampledFrom([]int{1000, 1000, 970, 500, 250}).Draw(t, "gate")
 	pending := rapid.SampledFrom([]int{0, 0, 0, 1, 3}).Draw(t, "pending")
+	partial := rapid.Bool().Draw(t, "partial reuse")
 	seed := rapid.Uint64Min(1).Draw(t, "seed")
 
 	stream, err := bindings.NewStream(bindings.StreamConfig{
@@ -245,7 +246,7 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 	manager, err := bindings.NewManager(bindings.Config{
 		TokensPerBlock: blockSize, CapacityBlocks: total, MaxSequences: maxSequences,
 		PageBytes: 16, Seed: seed, Poison: true, Stream: stream,
-		ResumeGatePermille: gate, MaxPendingBlocks: pending,
+		ResumeGatePermille: gate, MaxPendingBlocks: pending, PartialReuse: partial,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -264,6 +265,7 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 		ids:     map[bindings.BlockID]bool{},
 		steps:   steps,
 	}
+	l.m.partialReuse = partial
 	for i := range rapid.SampledFrom([]int{0, 1, 2, 3, 3, 4}).Draw(t, "device streams") {
 		l.newDeviceStream(i == 2)
 	}
@@ -430,6 +432,9 @@ func (l *lockstep) drawPrompt(t *rapid.T) (*mScope, []uint32) {
 	// sampled from a list is drawn evenly.
 	n := rapid.SampledFrom([]int{0, 1, 2, 3, 4, 12}).Draw(t, "blocks")*l.m.blockSize +
 		rapid.SampledFrom([]int{0, 0, 1}).Draw(t, "more")
+	if l.m.partialReuse {
+		n += rapid.SampledFrom([]int{0, 1, 2}).Draw(t, "tail") % l.m.blockSize
+	}
 	more := rapid.SliceOfN(rapid.Uint32Range(0, 1), n, n).Draw(t, "tokens")
 	return scope, append(tokens, more...)
 }
@@ -456,21 +461,24 @@ func (l *lockstep) create(t *rapid.T) {
 	}
 	out := make([]bindings.CreateResult, len(prompts))
 	l.same("create", l.manager.Create(prompts, out), nil)
+	made, waits := make([]*mSequence, len(prompts)), make([][]mFence, len(prompts))
 	for i, p := range prompts {
-		s, matched, computed, waits := l.m.create(scopes[i], p)
-		if s == nil {
-			l.same("create", out[i].Err, bindings.ErrNotNow)
-			continue
+		made[i], waits[i] = l.created(scopes[i], p, &out[i])
+	}
+	// What the streams do next comes after all of the call, in the library too.
+	for i := range out {
+		l.waits("create", out[i].Waits, waits[i])
+	}
+	for i, s := range made {
+		if s != nil {
+			l.streamWait(s, out[i].Waits, waits[i])
 		}
-		l.same("create", out[i].Err, nil)
-		s.id = out[i].Sequence.ID()
-		l.equal("matched tokens", out[i].MatchedTokens, matched)
-		l.equal("pending tokens", out[i].PendingTokens, computed.blocks*l.m.blockSize)
-		l.equal("pending sequence", out[i].PendingSequence, computed.id())
-		// The model's device has not changed since the first prompt's turn.
-		l.waits("create", out[i].Waits, waits)
-		l.streamWait(s, out[i].Waits, waits)
-		l.sequence(s)
+	}
+	for _, s := range made {
+		if s != nil {
+			l.waitItself(s.stream, s.matched%l.m.blockSize != 0)
+			l.sequence(s)
+		}
 	}
 }
 
@@ -674,18 +682,13 @@ func (l *lockstep) request(t *rapid.T) {
 func (l *lockstep) open(scope *mScope, p bindings.Prompt) *mSequence {
 	out := make([]bindings.CreateResult, 1)
 	l.same("create", l.manager.Create([]bindings.Prompt{p}, out), nil)
-	s, matched, computed, waits := l.m.create(scope, p)
+	s, waits := l.created(scope, p, &out[0])
 	if s == nil {
-		l.same("create", out[0].Err, bindings.ErrNotNow)
 		return nil
 	}
-	l.same("create", out[0].Err, nil)
-	s.id = out[0].Sequence.ID()
-	l.equal("matched tokens", out[0].MatchedTokens, matched)
-	l.equal("pending tokens", out[0].PendingTokens, computed.blocks*l.m.blockSize)
-	l.equal("pending sequence", out[0].PendingSequence, computed.id())
 	l.waits("create", out[0].Waits, waits)
 	l.streamWait(s, out[0].Waits, waits)
+	l.waitItself(s.stream, s.matched%l.m.blockSize != 0)
 	l.sequence(s)
 	return s
 }
@@ -1243,6 +1246,10 @@ func (l *lockstep) check(*rapid.T) {
 		GivenUpMarks:         l.m.pending.givenUp,
 		UnmarkedBlocks:       l.m.pending.unmarked,
 		Waits:                l.m.pending.begun,
+		PartialBlocks:        uint64(len(l.m.tails)),
+		KeptPartialBlocks:    l.m.keptTails,
+		PartialHits:          l.m.partialHits,
+		PartialHitTokens:     l.m.partialTokens,
 	}
 	l.tables.check(l)
 	for _, h := range l.m.holds {

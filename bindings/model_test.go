@@ -44,6 +44,8 @@ type mBlock struct {
 	own      int              // its priority; -1: its conversation is over
 	listed   int              // the priority it is listed under
 	expired  bool             // its priority was higher, for a time
+	tail     []uint32         // a tail that was kept: its tokens, and no key
+	born     int              // the later the newer
 }
 
 // mPin holds a path.
@@ -126,6 +128,9 @@ type model struct {
 	maxSequences int
 	gate         int // permille
 	suspensions  int
+	partialReuse bool
+	births       int
+	tails        []*mBlock
 
 	resident   map[event.Digest]*mBlock
 	known      map[event.Digest]*mKnown
@@ -145,12 +150,14 @@ type model struct {
 
 	streams map[bindings.DeviceStream]*mStream
 	order   []bindings.DeviceStream // of creation, for deterministic walks
+	own     bindings.DeviceStream   // the device's own, for copies, once it is known
 
 	// Counters with the names of bindings.Stats.
 	created, asked, matched, stored, deduplicated, evicted, resetBlocks, resets uint64
 	refusedNotNow, refusedNeverFits, peakLive, partial                          uint64
 	expired, evictedTTL, evictedEnded, dropped, peakPinned                      uint64
 	refusedGate, reclaimed, cancelled, forked, copied                           uint64
+	keptTails, partialHits, partialTokens                                       uint64
 }
 
 func newModel(blockSize, total, maxSequences, gate, pending int) *model {
@@ -490,12 +497,15 @@ func (m *model) unpin(i int) {
 func (m *model) dropRoot(root event.Digest) (blocks []*mBlock, detached int) {
 	for more := true; more; {
 		more = false
-		for _, b := range m.resident {
+		for _, b := range m.everyBlock() {
 			if b.scope.root != root || b.children != 0 {
 				continue
 			}
 			more = true
 			blocks = append(blocks, b)
+			if b.tail == nil {
+				m.dropped++
+			}
 			m.evict(b)
 			b.page.block = nil
 			if b.page.holders == 0 {
@@ -523,7 +533,6 @@ func (m *model) dropRoot(root event.Digest) (blocks []*mBlock, detached int) {
 			q.epoch = -1
 		}
 	}
-	m.dropped += uint64(len(blocks))
 	return blocks, detached
 }
 
@@ -641,19 +650,21 @@ func (m *model) take(s *mSequence, found []*mBlock) {
 }
 
 // create opens a sequence (without its id) and says what was matched and what
-// to wait for; nil when too many are open or the gate is closed.
-func (m *model) create(scope *mScope, p bindings.Prompt) (*mSequence, int, mFound, []mFence) {
+// to wait for; nil when too many are open or the gate is closed. A copy that is not made
+// on the sequence's stream is made on the device's own, copies.
+func (m *model) create(scope *mScope, p bindings.Prompt,
+	copies bindings.DeviceStream) (*mSequence, mMatch, mFound, []mFence) {
 	if m.full() {
-		return nil, 0, mFound{}, nil
+		return nil, mMatch{}, mFound{}, nil
 	}
 	computed, resident := m.computed(scope, p.Tokens, p.MustCompute)
 	suspended := p.Suspended || p.Wait && computed.blocks != 0
 	if !suspended && !m.gateOpen() {
 		m.refusedGate++
-		return nil, 0, mFound{}, nil
+		return nil, mMatch{}, mFound{}, nil
 	}
 	found := m.match(scope, p.Tokens, p.MustCompute, p.MatchBackoff)
-	matched := len(found) * m.blockSize
+	matched := mMatch{tokens: len(found) * m.blockSize}
 	s := &mSequence{stream: p.DeviceStream, scope: scope, epoch: m.epoch, stopBlocks: -1}
 	switch {
 	case p.StopBefore == bindings.StopNow:
@@ -674,9 +685,12 @@ func (m *model) create(scope *mScope, p bindings.Prompt) (*mSequence, int, mFoun
 			m.pending.await(s, computed, resident)
 		}
 	} else {
+		matched.partial = m.findPartial(scope, &p, found, copies)
+		matched.tokens += matched.partial.tokens
 		m.take(s, found)
-		s.matched, s.committed = matched, matched
-		s.tokens = slices.Clone(p.Tokens[:matched])
+		m.takePartial(s, &matched.partial, copies)
+		s.matched, s.committed = matched.tokens, matched.tokens
+		s.tokens = slices.Clone(p.Tokens[:matched.tokens])
 		m.matched += uint64(len(found))
 		waits = m.waitsFor(s.pages, s.stream)
 		if p.Mark {
@@ -740,7 +754,11 @@ func (m *model) grow(s *mSequence, capacityTokens int, copies bindings.DeviceStr
 		leaving := m.cached() - len(victims) + len(m.quarantine) - own
 		return mGrow{err: bindings.ErrNotNow, leaving: leaving, copied: -1}
 	}
-	after, possible := m.copyAfter(s, copies, shares)
+	var after []mFence
+	possible := true
+	if shares {
+		after, possible = m.copyAfter(m.tail(s), s.stream, copies)
+	}
 	if !possible {
 		return mGrow{err: bindings.ErrNotNow, copied: -1}
 	}
@@ -752,29 +770,12 @@ func (m *model) grow(s *mSequence, capacityTokens int, copies bindings.DeviceStr
 	// Pages that only this stream can use come first, those with the oldest
 	// fences before the others, then free ones, then those of the victims.
 	for range need - demand {
-		oldest, position := -1, 0
-		for i, p := range m.quarantine {
-			if !m.usableBy(p.used, s.stream) {
-				continue
-			}
-			last := 0
-			for _, f := range p.used {
-				if f.stream == s.stream {
-					last = max(last, f.position)
-				}
-			}
-			if oldest < 0 || last < position {
-				oldest, position = i, last
-			}
-		}
-		if oldest >= 0 {
-			m.quarantine = slices.Delete(m.quarantine, oldest, oldest+1)
-		} else {
-			m.free--
-		}
-		made = append(made, &mPage{holders: 1})
+		made = append(made, m.takePage(s.stream))
 	}
 	for _, b := range victims {
+		if b.tail == nil {
+			m.evicted++
+		}
 		if b.own < 0 {
 			m.evictedEnded++
 		}
@@ -790,7 +791,6 @@ func (m *model) grow(s *mSequence, capacityTokens int, copies bindings.DeviceStr
 		made = made[1:]
 	}
 	s.pages = append(s.pages, made...)
-	m.evicted += uint64(demand)
 	m.notePeak()
 	return r
 }
@@ -804,7 +804,11 @@ func (m *model) evict(b *mBlock) {
 		m.leave(b)
 	}
 	m.setTimer(b, 0)
-	delete(m.resident, b.key)
+	if b.tail != nil {
+		m.tails = slices.DeleteFunc(m.tails, func(other *mBlock) bool { return other == b })
+	} else {
+		delete(m.resident, b.key)
+	}
 	delete(m.owner, b.page.id)
 	if b.parent != nil {
 		b.parent.children--
@@ -917,9 +921,12 @@ func (m *model) commit(s *mSequence, tokens []uint32, filled *mFence) mCommit {
 		if parent != nil {
 			parent.children++
 		}
+		m.births++
+		b.born = m.births
 		m.resident[key] = b
 		s.blocks = append(s.blocks, b)
 		raise(b)
+		m.supersede(b, text)
 		m.known[key] = &mKnown{
 			digest: key, parent: parentKey, isRoot: parent == nil,
 			tokens: slices.Clone(text), scope: s.scope,
@@ -959,7 +966,11 @@ func (m *model) release(s *mSequence, cancel, ended bool) {
 	i := slices.Index(m.sequences, s)
 	m.sequences = slices.Delete(m.sequences, i, i+1)
 	fences := m.record(s.stream)
+	keeps := !cancel && !ended && m.keepsTail(s)
 	for i := len(s.pages) - 1; i >= 0; i-- {
+		if keeps && i == len(s.blocks) {
+			m.keepTail(s, fences)
+		}
 		m.drop(s.pages[i], fences)
 	}
 	tail := s.committed%m.blockSize != 0 && (!s.suspended || s.restKept)
@@ -1154,12 +1165,13 @@ func (m *model) reset() {
 		b.page.block = nil
 	}
 	clear(m.resident)
+	m.tails = nil
 }
 
 // roots is the number of scopes with blocks or attached sequences.
 func (m *model) roots() int {
 	scopes := map[event.Digest]bool{}
-	for _, b := range m.resident {
+	for _, b := range m.everyBlock() {
 		scopes[b.scope.root] = true
 	}
 	for _, s := range m.sequences {

@@ -90,6 +90,12 @@ type Config struct {
 	// MaxPendingBlocks may be marked at once (Prompt.Mark), up to 2^27; default
 	// CapacityBlocks. Memory for them (40 bytes each) is taken as they come.
 	MaxPendingBlocks int
+	// PartialReuse keeps the partly filled last block of a released sequence. Whoever
+	// begins with its first tokens, or with those of a whole block, gets a copy of
+	// them (CreateResult.CopiedTokens), if a page can be had without an eviction;
+	// else the kept block itself, if all of it is in common. Default off: whole
+	// blocks only.
+	PartialReuse bool
 	// Poison makes the host device fill freed pages with a pattern and check
 	// it before they are handed out again, so that a late write shows.
 	Poison bool
@@ -130,6 +136,9 @@ func (c *Config) raw() (cgo.Config, error) {
 		raw.Seed = c.Seed
 	}
 	raw.Device = uint32(c.Device)
+	if c.PartialReuse {
+		raw.PartialReuse = 1
+	}
 	if c.CallersContext {
 		raw.Flags |= cgo.ConfigCallersContext
 	}

@@ -494,6 +494,7 @@ func (s *script) openCache(o *operation) string {
 	}
 	config.MaxDigests = o.count("digests", 0)
 	config.MaxPendingBlocks = o.count("pending", 0)
+	config.PartialReuse = o.count("partial", 0) != 0
 	switch o.take("multimodal", "suppress") {
 	case "suppress":
 	case "announce":
@@ -635,8 +636,21 @@ func (s *script) create(o *operation) string {
 	id := opened(s.calls(), r.Sequence)
 	s.open = append(s.open, id)
 	s.sequences[name] = &scriptSequence{id, prompt.DeviceStream, slices.Clone(r.Waits)}
-	return fmt.Sprintf("matched %d%s%s", r.MatchedTokens, s.pending(r.PendingTokens, r.PendingSequence),
-		s.waits(r.Waits))
+	return fmt.Sprintf("matched %d%s%s%s", r.MatchedTokens, s.copiedTail(r),
+		s.pending(r.PendingTokens, r.PendingSequence), s.waits(r.Waits))
+}
+
+// copiedTail tells of those tokens of a create that were copied.
+func (s *script) copiedTail(r *bindings.CreateResult) string {
+	if r.CopiedTokens == 0 {
+		return ""
+	}
+	for _, f := range r.Waits { // the device's own stream has no name until it is met
+		if !slices.ContainsFunc(s.streams, func(k scriptStream) bool { return k.id == f.Stream }) {
+			s.streams = append(s.streams, scriptStream{"copies", f.Stream})
+		}
+	}
+	return fmt.Sprintf(", copied %d", r.CopiedTokens)
 }
 
 func (s *script) nameOf(id bindings.SequenceID) string {
@@ -1201,6 +1215,10 @@ func (s *script) counters() string {
 		{"pending", n.PendingBlocks},
 		{"unmarked", n.UnmarkedBlocks},
 		{"waits", n.Waits},
+		{"tails", n.PartialBlocks},
+		{"tails kept", n.KeptPartialBlocks},
+		{"partial hits", n.PartialHits},
+		{"partial hit tokens", n.PartialHitTokens},
 		{"waiting", n.WaitingSequences},
 		{"peak live", n.PeakLivePages},
 	})

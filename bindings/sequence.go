@@ -74,13 +74,20 @@ type Prompt struct {
 type CreateResult struct {
 	// Err is nil, ErrInvalidArgument, ErrNotNow (MaxSequences are open, or
 	// the gate of Config.ResumeGatePermille is closed), ErrStaleHandle (the
-	// device stream) or ErrOutOfMemory; then the rest is zero.
+	// device stream), ErrDevice (a copy could not be queued) or ErrOutOfMemory; then
+	// the rest is zero.
 	Err error
 	// Sequence is the view of the new sequence.
 	Sequence Sequence
 	// MatchedTokens were found: whole blocks that the sequence now holds and
-	// that count as committed. With Prompt.Suspended: what Resume would find now.
+	// that count as committed; with Config.PartialReuse also tokens behind these. With
+	// Prompt.Suspended: what Resume would find now.
 	MatchedTokens int
+	// CopiedTokens, with Config.PartialReuse, are the last of MatchedTokens: those of a
+	// block that is partly filled or partly in common, copied from the page CopiedFrom to
+	// the sequence's last one, CopiedTo. Else 0. Who copies: see GrowResult.CopiedBlock.
+	CopiedTokens         int
+	CopiedFrom, CopiedTo uint32
 	// PendingTokens behind what is resident are being computed by an older
 	// sequence, PendingSequence: whole blocks, as far as a match could use them.
 	PendingTokens   int
@@ -165,8 +172,8 @@ type CommitResult struct {
 }
 
 // Create opens sequences: it matches the prompts against the tree and holds
-// what it finds. It takes no page from the pool. out must be at least as long
-// as prompts.
+// what it finds. It takes no page from the pool, but for one with
+// Config.PartialReuse. out must be at least as long as prompts.
 func (m *Manager) Create(prompts []Prompt, out []CreateResult) error {
 	if err := checkCounts(opCreate.name, len(prompts), len(out)); err != nil {
 		return err
@@ -192,8 +199,10 @@ func (m *Manager) Create(prompts []Prompt, out []CreateResult) error {
 		if o.Err = opCreate.item(r.Status); o.Err != nil {
 			o.Sequence, o.MatchedTokens = Sequence{}, 0
 			o.PendingTokens, o.PendingSequence = 0, 0
+			o.CopiedTokens, o.CopiedFrom, o.CopiedTo = 0, 0, 0
 			continue
 		}
+		o.CopiedTokens, o.CopiedFrom, o.CopiedTo = int(r.CopiedTokens), r.CopiedFrom, r.CopiedTo
 		o.PendingTokens, o.PendingSequence = int(r.PendingTokens), SequenceID(r.PendingSequence)
 		o.MatchedTokens = int(r.MatchedTokens)
 		o.Sequence = Sequence{m: m, id: SequenceID(r.Sequence), matched: o.MatchedTokens}

@@ -73,6 +73,9 @@ type Stats struct {
 	GivenUpMarks     uint64
 	UnmarkedBlocks   uint64 // that were to be marked and found no room
 	Waits            uint64 // begun
+	// Config.PartialReuse: tails in the tree at this instant (not among Blocks), those that
+	// entered it, sequences that matched tokens behind the last whole block, and these.
+	PartialBlocks, KeptPartialBlocks, PartialHits, PartialHitTokens uint64
 
 	MetadataBytes uint64        // host memory of arenas and tables
 	Prefault      time.Duration // what touching them took when the manager was made
@@ -134,13 +137,17 @@ func (m *Manager) Stats() (Stats, error) {
 		CopiedPages:        raw.CopiedPages,
 		CopiedBytes:        raw.CopiedBytes,
 
-		PendingBlocks:    raw.PendingBlocks,
-		WaitingSequences: raw.WaitingSequences,
-		MarkedBlocks:     raw.MarkedBlocks,
-		CommittedMarks:   raw.CommittedMarks,
-		GivenUpMarks:     raw.GivenUpMarks,
-		UnmarkedBlocks:   raw.UnmarkedBlocks,
-		Waits:            raw.Waits,
+		PendingBlocks:     raw.PendingBlocks,
+		WaitingSequences:  raw.WaitingSequences,
+		MarkedBlocks:      raw.MarkedBlocks,
+		CommittedMarks:    raw.CommittedMarks,
+		GivenUpMarks:      raw.GivenUpMarks,
+		UnmarkedBlocks:    raw.UnmarkedBlocks,
+		PartialBlocks:     raw.PartialBlocks,
+		KeptPartialBlocks: raw.KeptPartialBlocks,
+		PartialHits:       raw.PartialHits,
+		PartialHitTokens:  raw.PartialHitTokens,
+		Waits:             raw.Waits,
 
 		MetadataBytes: raw.MetadataBytes,
 		Prefault:      time.Duration(raw.PrefaultNs),

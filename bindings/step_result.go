@@ -86,6 +86,9 @@ func (s *Step) Created(o StepOp) CreateResult {
 		MatchedTokens:   matched,
 		PendingTokens:   int(c.PendingTokens),
 		PendingSequence: SequenceID(c.PendingSequence),
+		CopiedTokens:    int(c.CopiedTokens),
+		CopiedFrom:      c.CopiedFrom,
+		CopiedTo:        c.CopiedTo,
 		Waits:           s.waitsOf(r),
 	}
 }

@@ -222,6 +222,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Config{}.Copies) - unsafe.Sizeof(C.kvc_config{}.copies)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Config{}.MaxPendingBlocks) - unsafe.Offsetof(C.kvc_config{}.max_pending_blocks)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Config{}.MaxPendingBlocks) - unsafe.Sizeof(C.kvc_config{}.max_pending_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.PartialReuse) - unsafe.Offsetof(C.kvc_config{}.partial_reuse)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.PartialReuse) - unsafe.Sizeof(C.kvc_config{}.partial_reuse)]struct{}{}
 
 	// kvc_scope
 	_ [0]struct{} = [unsafe.Sizeof(Scope{}) - unsafe.Sizeof(C.kvc_scope{})]struct{}{}
@@ -284,6 +286,12 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}.PendingTokens) - unsafe.Sizeof(C.kvc_create_result{}.pending_tokens)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(CreateResult{}.PendingSequence) - unsafe.Offsetof(C.kvc_create_result{}.pending_sequence)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}.PendingSequence) - unsafe.Sizeof(C.kvc_create_result{}.pending_sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CreateResult{}.CopiedTokens) - unsafe.Offsetof(C.kvc_create_result{}.copied_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}.CopiedTokens) - unsafe.Sizeof(C.kvc_create_result{}.copied_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CreateResult{}.CopiedFrom) - unsafe.Offsetof(C.kvc_create_result{}.copied_from)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}.CopiedFrom) - unsafe.Sizeof(C.kvc_create_result{}.copied_from)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(CreateResult{}.CopiedTo) - unsafe.Offsetof(C.kvc_create_result{}.copied_to)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}.CopiedTo) - unsafe.Sizeof(C.kvc_create_result{}.copied_to)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(CreateResult{}.Waits) - unsafe.Offsetof(C.kvc_create_result{}.waits)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(CreateResult{}.Waits) - unsafe.Sizeof(C.kvc_create_result{}.waits)]struct{}{}
 
@@ -562,6 +570,14 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.UnmarkedBlocks) - unsafe.Sizeof(C.kvc_stats{}.unmarked_blocks)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Stats{}.Waits) - unsafe.Offsetof(C.kvc_stats{}.waits)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.Waits) - unsafe.Sizeof(C.kvc_stats{}.waits)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.PartialBlocks) - unsafe.Offsetof(C.kvc_stats{}.partial_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.PartialBlocks) - unsafe.Sizeof(C.kvc_stats{}.partial_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.KeptPartialBlocks) - unsafe.Offsetof(C.kvc_stats{}.kept_partial_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.KeptPartialBlocks) - unsafe.Sizeof(C.kvc_stats{}.kept_partial_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.PartialHits) - unsafe.Offsetof(C.kvc_stats{}.partial_hits)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.PartialHits) - unsafe.Sizeof(C.kvc_stats{}.partial_hits)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.PartialHitTokens) - unsafe.Offsetof(C.kvc_stats{}.partial_hit_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.PartialHitTokens) - unsafe.Sizeof(C.kvc_stats{}.partial_hit_tokens)]struct{}{}
 
 	// kvc_resident_block
 	_ [0]struct{} = [unsafe.Sizeof(ResidentBlock{}) - unsafe.Sizeof(C.kvc_resident_block{})]struct{}{}

@@ -49,6 +49,12 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(OpCreated{}.PendingTokens) - unsafe.Sizeof(C.kvc_op_created{}.pending_tokens)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(OpCreated{}.PendingSequence) - unsafe.Offsetof(C.kvc_op_created{}.pending_sequence)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(OpCreated{}.PendingSequence) - unsafe.Sizeof(C.kvc_op_created{}.pending_sequence)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(OpCreated{}.CopiedTokens) - unsafe.Offsetof(C.kvc_op_created{}.copied_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(OpCreated{}.CopiedTokens) - unsafe.Sizeof(C.kvc_op_created{}.copied_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(OpCreated{}.CopiedFrom) - unsafe.Offsetof(C.kvc_op_created{}.copied_from)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(OpCreated{}.CopiedFrom) - unsafe.Sizeof(C.kvc_op_created{}.copied_from)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(OpCreated{}.CopiedTo) - unsafe.Offsetof(C.kvc_op_created{}.copied_to)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(OpCreated{}.CopiedTo) - unsafe.Sizeof(C.kvc_op_created{}.copied_to)]struct{}{}
 
 	// kvc_op_grown
 	_ [0]struct{} = [unsafe.Sizeof(OpGrown{}) - unsafe.Sizeof(C.kvc_op_grown{})]struct{}{}

@@ -59,7 +59,7 @@ type Config struct {
 	MaxDigests         uint32
 	Copies             uint32
 	MaxPendingBlocks   uint32
-	_                  uint32
+	PartialReuse       uint32
 }
 
 // Init sets the struct size and the library's defaults.
@@ -135,13 +135,17 @@ type Stats struct {
 	CopiedPages          uint64
 	CopiedBytes          uint64
 
-	PendingBlocks    uint64
-	WaitingSequences uint64
-	MarkedBlocks     uint64
-	CommittedMarks   uint64
-	GivenUpMarks     uint64
-	UnmarkedBlocks   uint64
-	Waits            uint64
+	PendingBlocks     uint64
+	WaitingSequences  uint64
+	MarkedBlocks      uint64
+	CommittedMarks    uint64
+	GivenUpMarks      uint64
+	UnmarkedBlocks    uint64
+	Waits             uint64
+	PartialBlocks     uint64
+	KeptPartialBlocks uint64
+	PartialHits       uint64
+	PartialHitTokens  uint64
 }
 
 // HistogramSlots is KVC_HISTOGRAM_SLOTS.

@@ -88,7 +88,12 @@ type CreateResult struct {
 	// The part of the prompt that an older sequence computes.
 	PendingTokens   uint64
 	PendingSequence uint64
-	Waits           [MaxWaits]Fence
+	// Of a partly filled block that was matched: 0 tokens if there is none.
+	CopiedTokens uint32
+	CopiedFrom   uint32
+	CopiedTo     uint32
+	_            uint32
+	Waits        [MaxWaits]Fence
 }
 
 // ProbeResult is kvc_probe_result.

@@ -139,7 +139,7 @@ type OpResult struct {
 	WaitCount uint32
 	_         uint32
 	Sequence  uint64
-	Of        [4]uint64
+	Of        [5]uint64
 }
 
 // Number is the members freed_pages, hold and forked_tokens.
@@ -168,6 +168,10 @@ type OpCreated struct {
 	MatchedTokens   uint64
 	PendingTokens   uint64
 	PendingSequence uint64
+	CopiedTokens    uint32
+	CopiedFrom      uint32
+	CopiedTo        uint32
+	_               uint32
 }
 
 // OpGrown is kvc_op_grown.

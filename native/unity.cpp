@@ -29,6 +29,7 @@
 #include "native/src/page_copy.cpp"
 #include "native/src/page_parts.cpp"
 #include "native/src/page_pool.cpp"
+#include "native/src/partial.cpp"
 #include "native/src/pending.cpp"
 #include "native/src/pending_table.cpp"
 #include "native/src/pins.cpp"

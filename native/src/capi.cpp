@@ -19,13 +19,13 @@ static_assert(sizeof(kvc_config) == 80 && offsetof(kvc_config, page_bytes) == 24
 static_assert(sizeof(kvc_scope) == 48 && offsetof(kvc_scope, lora_name_offset) == 24);
 static_assert(sizeof(kvc_fence) == 16);
 static_assert(sizeof(kvc_prompt) == 64 && offsetof(kvc_prompt, digest_offset) == 48);
-static_assert(sizeof(kvc_create_result) == 104 && offsetof(kvc_create_result, waits) == 40);
+static_assert(sizeof(kvc_create_result) == 120 && offsetof(kvc_create_result, waits) == 56);
 static_assert(sizeof(kvc_probe_result) == 24);
 static_assert(sizeof(kvc_grow_item) == 16 && sizeof(kvc_grow_result) == 56);
 static_assert(sizeof(kvc_commit_item) == 56 && offsetof(kvc_commit_item, digest_offset) == 48);
 static_assert(sizeof(kvc_commit_result) == 96 && offsetof(kvc_commit_result, waits) == 32);
 static_assert(sizeof(kvc_sequence_info) == 48);
-static_assert(sizeof(kvc_stats) == 8 + 48 * 8);
+static_assert(sizeof(kvc_stats) == 8 + 52 * 8);
 static_assert(sizeof(kvc_resident_block) == 48 && offsetof(kvc_resident_block, digest) == 16);
 static_assert(sizeof(kvc_host_fill) == 16);
 

@@ -222,6 +222,10 @@ const char* Manager::CheckNodes(uint32_t* where) {
         return "a block has more holders than the block before it";
       }
     }
+    if (n.partial()) {
+      if (pages_[n.page].holders != 0) return "a kept tail is held";
+      continue;
+    }
     const bool parent_told =
         IsRoot(n.parent) || tree_.node(n.parent).announce == Announce::kAnnounced;
     const bool silent = sink_attached_ && suppress_multimodal_ &&
@@ -240,6 +244,8 @@ const char* Manager::CheckNodes(uint32_t* where) {
         break;
       case Announce::kSuppressed:
         ++suppressed;
+        break;
+      case Announce::kPartial:
         break;
       case Announce::kNone:
         if (sink_attached_) return "a block is neither announced nor deferred nor suppressed";
@@ -408,10 +414,10 @@ const char* Manager::CheckDigests(uint32_t* where) {
   for (NodeId id = 0; id < tree_.high_water(); ++id) {
     if (!tree_.alive(id)) continue;
     *where = id;
-    if (tree_.node(id).digests != AnyDigest(tree_.tokens(id), block_size_)) {
+    if (tree_.node(id).digests != AnyDigest(tree_.tokens(id), tree_.count(id))) {
       return "a block does not know whether it has digests";
     }
-    if (!count(tree_.tokens(id), block_size_)) return "a block has a digest that is not there";
+    if (!count(tree_.tokens(id), tree_.count(id))) return "a block has a digest that is not there";
   }
   for (uint32_t index = 0; index < max_sequences_; ++index) {
     const Sequence& seq = sequences_[index];
@@ -484,7 +490,8 @@ kvc_status Manager::Resident(kvc_hash_form form, uint64_t capacity, kvc_resident
     copies.resize(tree_.high_water());
     for (NodeId id = 0; id < copies.size(); ++id) {
       const Node& n = tree_.node(id);
-      copies[id] = {n.parent, n.announce == Announce::kAnnounced ? 1u : 0u, 0, 0};
+      copies[id] = {n.partial() ? kNil : n.parent, n.announce == Announce::kAnnounced ? 1u : 0u, 0,
+                    0};
       std::memcpy(&tokens[size_t{id} * block_size_], tree_.tokens(id),
                   size_t{block_size_} * sizeof(uint32_t));
     }

@@ -43,7 +43,9 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const TokenView& view
   const uint64_t touched =
       item.token_count == 0 ? 0 : (seq->committed + item.token_count - 1) / block_size_ + 1 - first;
   // Most commits of a decoding sequence fill no block and note no fence.
-  if (links != 0 || import) fences_.Reserve(links + (import ? touched : 0) + 5);
+  if (links != 0 || import) {
+    fences_.Reserve((partial_reuse_ ? 2 * links : links) + (import ? touched : 0) + 5);
+  }
   if (view.digests != nullptr) {
     if (const kvc_status full = Intern(view, item.token_count, error); full != KVC_OK) return full;
   }
@@ -108,6 +110,7 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const TokenView& view
           pages_.Found(ours, added);
           pages_.AddReady(ours, ready);
           if (digests) tree_.node(added).digests = AnyDigest(block, block_size_);
+          if (partial_reuse_) Supersede(added);
           if (scores_ != nullptr) EnterBlock(ours);
           if (above < kDefaultClass) RaiseAbove(added);
           above = kDefaultClass;

@@ -90,7 +90,8 @@ kvc_status Manager::ValidatePrompt(const kvc_prompt& prompt, const PromptArrays&
   const uint64_t left = prompt.must_compute == 0                     ? 1
                         : prompt.must_compute == KVC_COMPUTE_NOTHING ? 0
                                                                      : prompt.must_compute;
-  out->blocks = prompt.token_count < left ? 0 : (prompt.token_count - left) / block_size_;
+  out->most = prompt.token_count < left ? 0 : prompt.token_count - left;
+  out->blocks = out->most / block_size_;
   out->whole = prompt.token_count / block_size_;
   return KVC_OK;
 }
@@ -154,10 +155,15 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
                                      : 0;
   bool path_digests = view.tokens.digests != nullptr && AnyDigest(view.tokens.tokens, path_tokens);
   kvc_status full = KVC_OK;
+  PartialHit hit;
   try {
-    ReservePages(&seq, found_pages.size());
+    if (partial_reuse_ && !suspended && prompt.match_backoff == 0) {
+      hit = FindPartial(match, view, slot);
+    }
+    ReservePages(&seq, found_pages.size() + (hit.tokens != 0 ? 1 : 0));
     ReservePath(&seq, path_tokens);
-    fences_.Reserve(2);
+    // The waits; with a copy its fence, and those of its two pages.
+    fences_.Reserve(hit.tokens != 0 ? 6 : 2);
     if (marks && !suspended) pending_.Reserve(view.whole - match.blocks);
     if (path_digests) full = Intern(view.tokens, path_tokens, suspended ? error : nullptr);
   } catch (...) {
@@ -194,8 +200,9 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
   seq.linked = static_cast<uint32_t>(match.blocks);
   seq.stop_blocks =
       (prompt.flags & KVC_PROMPT_STOP_BEFORE) != 0 ? StopBlocks(prompt.stop_before) : kNil;
-  seq.matched = match.blocks * block_size_;
+  seq.matched = match.blocks * block_size_ + hit.tokens;
   seq.committed = seq.matched;
+  if (hit.tokens != 0) TakePartial(&seq, hit, slot, &waits, result);
   ++active_sequences_;
   const uint32_t* tokens = path_digests ? interned_.data() : view.tokens.tokens;
   seq.path.assign(tokens, tokens + path_tokens);
@@ -223,7 +230,7 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
   if (hooks_.without == FenceSite::kCreateWait) waits = {};
   result->wait_count = TellWaits(&seq, waits, result->waits);
   result->sequence = IdOf(index);
-  result->matched_tokens = match.blocks * block_size_;
+  result->matched_tokens = match.blocks * block_size_ + hit.tokens;
   if (pending != 0) {
     result->pending_tokens = uint64_t{pending} * block_size_;
     result->pending_sequence = IdOf(owner);

@@ -75,6 +75,7 @@ kvc_status Manager::DropOne(const kvc_drop_item& item, const PromptArrays& in,
       if (mark == Mark::kGoes) ++count;
     }
   }
+  uint32_t partials = 0;
   // Reserve.
   pages_.PrepareToGiveUp(count, kept_pages_);
   kvc_evicted_block* tell = told != nullptr ? told->Room(count) : nullptr;
@@ -91,6 +92,7 @@ kvc_status Manager::DropOne(const kvc_drop_item& item, const PromptArrays& in,
       const PageId page = tree_.node(id).page;
       at = tree_.node(id).parent;
       if (tell != nullptr) Describe(id, KVC_EVICTED_SCOPE, tell++);
+      if (tree_.node(id).partial()) ++partials;
       ForgetNode(id, KVC_EVICTED_SCOPE);
       if (pages_[page].state == PageState::kCached) {
         pages_.GiveUpBlock(page);
@@ -115,7 +117,7 @@ kvc_status Manager::DropOne(const kvc_drop_item& item, const PromptArrays& in,
   }
   result->dropped_scopes = scopes;
   result->dropped_blocks = count;
-  counters_.dropped_blocks += count;
+  counters_.dropped_blocks += count - partials;
   ++changes_;
   return KVC_OK;
 }

@@ -161,6 +161,7 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
     plan.shared = kNil;
   };
   for (uint32_t i = 0; i < need - demand; ++i) give(pages_.Take(seq->slot));
+  uint32_t partials = 0;
   for (size_t i = 0; i < victims_.size(); ++i) {
     if (i + sequences::kPrefetchAhead < victims_.size()) {
       const Node& ahead = tree_.node(victims_[i + sequences::kPrefetchAhead]);
@@ -173,14 +174,18 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
     if (reason == KVC_EVICTED_TTL) ++counters_.evicted_ttl_blocks;
     if (reason == KVC_EVICTED_ENDED) ++counters_.evicted_ended_blocks;
     if (tell != nullptr) Describe(victims_[i], reason, tell++);
-    if (scores_ != nullptr) scores_->Left(tree_.node(victims_[i]).hash, pages_[page].score);
+    if (tree_.node(victims_[i]).partial()) {
+      ++partials;
+    } else if (scores_ != nullptr) {
+      scores_->Left(tree_.node(victims_[i]).hash, pages_[page].score);
+    }
     ForgetNode(victims_[i], reason);
     pages_.Seize(page);
     give(page);
   }
   victims_.clear();
   FlushRemovals();
-  counters_.evicted_blocks += demand;
+  counters_.evicted_blocks += demand - partials;
   counters_.peak_live_pages = std::max<uint64_t>(counters_.peak_live_pages, pages_.live());
   ++changes_;
   result->added_pages = need;

@@ -66,6 +66,7 @@ const kvc_config& Validated(const kvc_config& c) {
   }
   const uint32_t flags =
       c.device == KVC_DEVICE_CUDA ? KVC_CONFIG_CALLERS_CONTEXT : KVC_CONFIG_POISON;
+  if (c.partial_reuse > 1) bad("partial_reuse", c.partial_reuse, "0 or 1");
   if ((c.flags & ~flags) != 0) {
     bad("flags", c.flags,
         "KVC_CONFIG_POISON (host device), KVC_CONFIG_CALLERS_CONTEXT (CUDA) or 0");
@@ -103,6 +104,7 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
       block_size_(manager::Validated(config).tokens_per_block),
       max_sequences_(config.max_sequences),
       resume_gate_permille_(config.resume_gate_permille),
+      partial_reuse_(config.partial_reuse != 0),
       hash_(manager::Seed(config.seed), config.tokens_per_block, hooks.hash_bits),
       page_bytes_(config.page_bytes),
       host_(manager::MakeHost(config, manager::Seed(config.seed))),
@@ -110,7 +112,7 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
       device_(host_ != nullptr ? *host_ : *other_),
       fences_(device_),
       pages_(config.capacity_blocks, config.policy == KVC_POLICY_LRFU, device_, fences_),
-      tree_(config.capacity_blocks, config.tokens_per_block, hash_),
+      tree_(config.capacity_blocks, config.tokens_per_block, hash_, config.partial_reuse != 0),
       timers_(tree_),
       pins_(config.max_pinned_pages != 0 ? config.max_pinned_pages
                                          : std::max(1u, config.capacity_blocks / 4)),
@@ -241,7 +243,7 @@ void Manager::DetachSink() noexcept {
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   if (!sink_attached_) return;
   for (NodeId id = 0; id < tree_.high_water(); ++id) {
-    if (tree_.alive(id)) tree_.node(id).announce = Announce::kNone;
+    if (tree_.alive(id) && !tree_.node(id).partial()) tree_.node(id).announce = Announce::kNone;
   }
   Bump(deferral_->deferred_evicted_blocks, deferred_count_);
   Drop(deferral_->pending_blocks, deferred_count_);
@@ -313,9 +315,10 @@ void Manager::ForgetNode(NodeId id, kvc_evicted_reason reason) {
       Bump(deferral_->unannounced_removals);
       break;
     case Announce::kNone:
+    case Announce::kPartial:
       break;
   }
-  if (n.digests) digests_.ReleaseAll(tree_.tokens(id), block_size_);
+  if (n.digests) digests_.ReleaseAll(tree_.tokens(id), tree_.count(id));
   timers_.Cancel(id);
   const ParentId parent = tree_.node(id).parent;
   tree_.Erase(id);
@@ -356,7 +359,7 @@ void Manager::Reset() {
     if (!tree_.alive(id)) continue;
     const Node& n = tree_.node(id);
     pages_[n.page].node = kNil;
-    if (n.digests) digests_.ReleaseAll(tree_.tokens(id), block_size_);
+    if (n.digests) digests_.ReleaseAll(tree_.tokens(id), tree_.count(id));
   }
   if (sink_attached_) {
     sink_->Clear();
@@ -395,6 +398,7 @@ void Manager::Stats(kvc_stats* out) {
   out->quarantined_pages = pages_.quarantined();
   out->blocks = tree_.size();
   out->roots = tree_.root_count();
+  out->partial_blocks = tree_.partials();
   out->sequences = open_sequences_ - holds_;
   out->metadata_bytes =
       pages_.bytes() + tree_.bytes() + timers_.bytes() + pins_.bytes() + digests_.bytes() +

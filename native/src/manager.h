@@ -24,7 +24,9 @@
 //     before it has digest tokens.
 //  7. Each digest token of a node, of a partly filled tail or of a suspended
 //     sequence's path is one use of an interned digest; there are no other uses between calls.
-//  8. A sequence has marks of the blocks that follow those it has in the tree, a
+//  8. A kept tail is the page of a node that is partly filled: nobody holds it, nothing
+//     hangs on it, the table does not have it and the stream is not told of it.
+//  9. A sequence has marks of the blocks that follow those it has in the tree, a
 //     contiguous run; it is active and attached. Who waits for it is suspended and waits
 //     for blocks that it has marked.
 #ifndef KVCAST_NATIVE_SRC_MANAGER_H_
@@ -107,6 +109,7 @@ enum class FenceSite : uint32_t {
   kCopyRead,         // of the copy, on the page that it reads
   kCopyReady,        // and on the page that it writes
   kCopyWait,         // of that, told to whoever grows
+  kTailReady,        // on the page of a tail that is kept at release
   kCount,
 };
 
@@ -255,7 +258,8 @@ class Manager final : public SinkHost {
   };
   struct PromptView {
     TokenView tokens;
-    uint64_t blocks = 0;  // that may be matched
+    uint64_t most = 0;    // tokens that may be matched
+    uint64_t blocks = 0;  // the whole blocks of these
     uint64_t whole = 0;   // that are full
     ScopeView scope;
   };
@@ -276,6 +280,7 @@ class Manager final : public SinkHost {
     Manager* manager_;
     std::unique_lock<WriterFirstMutex> lock_;
   };
+  enum class Closing { kRelease, kCancel, kEnd };
   struct Match {
     RootId root = kNil;
     ParentId last = kNil;
@@ -336,6 +341,21 @@ class Manager final : public SinkHost {
   uint32_t Suppress(ParentId parent, const NodeId* nodes, uint32_t count);
   [[nodiscard]] bool AnyDigestBlock(const NodeId* nodes, uint32_t count) const;
 
+  // partial.cpp
+  struct PartialHit {
+    NodeId node = kNil;
+    uint32_t tokens = 0;  // from its first one on; 0: none
+    bool takes = false;   // all it has, and its page itself: none can be had for a copy
+    CopyPlan copy;
+  };
+  [[nodiscard]] PartialHit FindPartial(const Match& match, const PromptView& view, uint32_t slot);
+  void TakePartial(Sequence* seq, const PartialHit& hit, uint32_t slot, FenceList* waits,
+                   kvc_create_result* result);
+  [[nodiscard]] bool KeepsTail(const Sequence& sequence, Closing how) const;
+  void KeepTail(uint32_t index, FenceSetId fence);
+  void Supersede(NodeId whole);
+  void DropPartial(NodeId id);
+
   // pending.cpp
   [[nodiscard]] bool SameTokens(const TokenView& view, uint64_t first, uint64_t count,
                                 const uint32_t* interned) const;
@@ -349,7 +369,6 @@ class Manager final : public SinkHost {
   void WaitFor(uint32_t index, uint32_t owner, uint64_t from, uint32_t blocks);
 
   // release.cpp
-  enum class Closing { kRelease, kCancel, kEnd };
   kvc_status ReleaseOne(uint64_t id, Closing how, Turn* turn, kvc_error* error);
   void CloseSequence(uint32_t index, Closing how, FenceSite site);
   kvc_status HoldOne(const kvc_hold_item& item, kvc_hold_result* result, Turn* turn,
@@ -472,7 +491,7 @@ class Manager final : public SinkHost {
   struct StepCall;
   void FetchAhead(const kvc_op& op) const;
   kvc_status WaitRoom(uint32_t own_slot, const StepCall& call, kvc_op_result* result,
-                      kvc_error* error) const;
+                      kvc_error* error, uint32_t more = 0) const;
   void StepWaits(uint64_t sequence, StepCall* call, kvc_op_result* result);
   kvc_status StepCreate(const kvc_prompt& prompt, StepCall* call, kvc_op_result* result,
                         kvc_error* error);
@@ -505,6 +524,7 @@ class Manager final : public SinkHost {
   const uint32_t block_size_;
   const uint32_t max_sequences_;
   const uint32_t resume_gate_permille_;
+  const bool partial_reuse_;
   MixedHash hash_;
   const uint64_t page_bytes_;
   const std::unique_ptr<HostDevice> host_;  // or null

@@ -137,6 +137,12 @@ class PagePool {
   void PrepareToGiveUp(size_t pages, size_t more);
   void GiveUpBlock(PageId id);
   void DoneGivingUp() { QuarantineInOrder(); }
+  // A cached page loses its block and is given up; needs a set of fences.
+  void Discard(PageId id) {
+    order_.Leave(id);
+    pages_[id].node = kNil;
+    GiveUp(id);
+  }
   // The page becomes a new block's.
   void Found(PageId id, NodeId node) {
     Page& page = pages_[id];

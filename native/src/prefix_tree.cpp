@@ -22,13 +22,15 @@ uint32_t TableBits(uint32_t entries) {
 
 }  // namespace prefix_tree
 
-PrefixTree::PrefixTree(uint32_t max_nodes, uint32_t tokens_per_block, const MixedHash& hash)
+PrefixTree::PrefixTree(uint32_t max_nodes, uint32_t tokens_per_block, const MixedHash& hash,
+                       bool lists)
     : hash_(hash),
       capacity_(max_nodes),
       tokens_per_block_(tokens_per_block),
       stride_((sizeof(Node) + size_t{tokens_per_block} * sizeof(uint32_t) +
                prefix_tree::kCacheLine - 1) /
               prefix_tree::kCacheLine * prefix_tree::kCacheLine),
+      lists_(lists),
       slab_(stride_ * max_nodes, "the prefix tree (capacity_blocks x tokens_per_block)"),
       root_table_(16, kNil) {
   const uint32_t bits = prefix_tree::TableBits(max_nodes);
@@ -60,7 +62,8 @@ void PrefixTree::PrefetchNode(uint64_t hash) const {
   __builtin_prefetch(slot + prefix_tree::kCacheLine);
 }
 
-NodeId PrefixTree::Insert(uint64_t hash, ParentId parent, const uint32_t* block, PageId page) {
+// A node of its own for a new child.
+NodeId PrefixTree::Place(ParentId parent, PageId page) {
   NodeId id = free_;
   uint32_t generation = 1;
   if (id != kNil) {
@@ -70,16 +73,37 @@ NodeId PrefixTree::Insert(uint64_t hash, ParentId parent, const uint32_t* block,
     id = high_water_++;
   }
   Node& n = *new (Slot(id)) Node;
-  n.hash = hash;
   n.generation = generation;
   n.parent = parent;
   n.page = page;
-  std::memcpy(tokens(id), block, size_t{tokens_per_block_} * sizeof(uint32_t));
   if (IsRoot(parent)) {
     ++roots_[ToRoot(parent)].refs;
   } else {
     ++node(parent).children;
   }
+  if (lists_) {
+    NodeId& first = ChildList(parent);
+    n.older = first;
+    if (first != kNil) node(first).newer = id;
+    first = id;
+  }
+  return id;
+}
+
+NodeId PrefixTree::InsertPartial(ParentId parent, const uint32_t* tokens_of, uint32_t count,
+                                 PageId page) {
+  const NodeId id = Place(parent, page);
+  node(id).hash = count;
+  node(id).announce = Announce::kPartial;
+  std::memcpy(tokens(id), tokens_of, size_t{count} * sizeof(uint32_t));
+  ++partials_;
+  return id;
+}
+
+NodeId PrefixTree::Insert(uint64_t hash, ParentId parent, const uint32_t* block, PageId page) {
+  const NodeId id = Place(parent, page);
+  node(id).hash = hash;
+  std::memcpy(tokens(id), block, size_t{tokens_per_block_} * sizeof(uint32_t));
   const uint32_t tag = hash_.Tag(hash);
   uint32_t i = Home(tag);
   while (table_[i].id != kNil) i = (i + 1) & mask_;
@@ -104,14 +128,22 @@ void PrefixTree::EraseEntry(NodeId id) {
 }
 
 void PrefixTree::Erase(NodeId id) {
-  EraseEntry(id);
   Node& n = node(id);
   const ParentId parent = n.parent;
+  if (n.partial()) {
+    --partials_;
+  } else {
+    EraseEntry(id);
+    --size_;
+  }
+  if (lists_) {
+    (n.newer != kNil ? node(n.newer).older : ChildList(parent)) = n.older;
+    if (n.older != kNil) node(n.older).newer = n.newer;
+  }
   n.parent = kNil;
   ++n.generation;
   n.deferred_next = free_;
   free_ = id;
-  --size_;
   if (IsRoot(parent)) {
     ReleaseRoot(ToRoot(parent));
   } else {
@@ -129,9 +161,10 @@ void PrefixTree::Clear() {
     n.deferred_next = free_;
     free_ = id;
   }
-  size_ = 0;
+  size_ = partials_ = 0;
   for (RootId id = 0; id < roots_.size(); ++id) {
     if (roots_[id].refs == 0) continue;
+    roots_[id].first_child = kNil;
     roots_[id].refs = roots_[id].sleepers;
     if (roots_[id].refs == 0) UnlinkRoot(id);
   }
@@ -219,11 +252,24 @@ const char* PrefixTree::Check(NodeId* where) const {
     if (table_[i].tag != hash_.Tag(node(id).hash)) return "a table entry has a wrong tag";
   }
   uint32_t living = 0;
+  uint32_t partials = 0;
   for (NodeId id = 0; id < high_water_; ++id) {
     if (!alive(id)) continue;
     *where = id;
-    ++living;
     const Node& n = node(id);
+    if (n.victims != 0) return "an eviction plan was not cleared";
+    if (n.partial()) {
+      ++partials;
+      if (!lists_) return "a tail is kept in a tree that keeps none";
+      if (n.hash == 0 || n.hash >= tokens_per_block_) return "a kept tail is not partly filled";
+      if (n.children != 0) return "a kept tail has children";
+      if (!IsRoot(n.parent) &&
+          (n.parent >= high_water_ || !alive(n.parent) || node(n.parent).partial())) {
+        return "a kept tail does not follow a block";
+      }
+      continue;
+    }
+    ++living;
     if (Find(n.hash, n.parent, tokens(id)) != id) return "a node is not found by its content";
     uint64_t parent_hash = 0;
     if (IsRoot(n.parent)) {
@@ -235,14 +281,40 @@ const char* PrefixTree::Check(NodeId* where) const {
       parent_hash = node(n.parent).hash;
     }
     if (hash_.Block(parent_hash, tokens(id)) != n.hash) return "a node's hash is not its content's";
-    if (n.victims != 0) return "an eviction plan was not cleared";
   }
   *where = kNil;
-  if (entries != size_ || living != size_) return "table, arena and count differ";
+  if (entries != size_ || living != size_ || partials != partials_) {
+    return "table, arena and count differ";
+  }
   uint32_t roots = 0;
   for (const Root& r : roots_) roots += r.refs != 0 ? 1 : 0;
   if (roots != root_count_) return "the count of roots is wrong";
-  return nullptr;
+  return lists_ ? CheckLists(where) : nullptr;
+}
+
+// Each node is on its parent's list, once.
+const char* PrefixTree::CheckLists(NodeId* where) const {
+  uint32_t listed = 0;
+  const auto walk = [&](ParentId parent) {
+    NodeId newer = kNil;
+    for (NodeId id = FirstChild(parent); id != kNil; id = node(id).older) {
+      *where = id;
+      if (id >= high_water_ || !alive(id) || node(id).parent != parent || node(id).newer != newer ||
+          ++listed > size_ + partials_) {
+        return false;
+      }
+      newer = id;
+    }
+    return true;
+  };
+  for (NodeId id = 0; id < high_water_; ++id) {
+    if (alive(id) && !walk(id)) return "a list of children is broken";
+  }
+  for (RootId id = 0; id < roots_.size(); ++id) {
+    if (roots_[id].refs != 0 && !walk(RootParent(id))) return "a list of children is broken";
+  }
+  *where = kNil;
+  return listed == size_ + partials_ ? nullptr : "the lists of children are miscounted";
 }
 
 }  // namespace kvcast

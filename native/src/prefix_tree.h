@@ -22,10 +22,11 @@ enum class Announce : uint8_t {
   kAnnounced,   // recorded as stored
   kDeferred,    // on the deferred list, to be announced later
   kSuppressed,  // never announced: multimodal, or below such a block
+  kPartial,     // no whole block, so nobody is told of it
 };
 
 struct Node {
-  uint64_t hash = 0;        // mixed, chained over the parent's
+  uint64_t hash = 0;        // mixed, chained over the parent's; kPartial: how many tokens it has
   uint32_t generation = 0;  // grows with each use of the arena slot
   ParentId parent = kNil;   // kNil: the slot is free, deferred_next links it
   uint32_t children = 0;
@@ -39,7 +40,11 @@ struct Node {
   uint32_t due = 0;         // the tick when its priority ends, its low bits; 0: never
   NodeId timer_prev = kNil;
   NodeId timer_next = kNil;
-  uint32_t reserved[3] = {};  // child links and groups come here
+  // Kept if the tree lists children: the newest child, and the next newer and older ones.
+  NodeId first_child = kNil;
+  NodeId newer = kNil;
+  NodeId older = kNil;
+  [[nodiscard]] bool partial() const { return announce == Announce::kPartial; }
 };
 static_assert(sizeof(Node) == 64, "one cache line, the tokens follow in the next");
 
@@ -49,6 +54,7 @@ struct Root {
   uint32_t refs = 0;      // children and attached sequences; 0 = free slot
   uint32_t sleepers = 0;  // of those: suspended sequences, which outlive a Clear
   RootId next_free = kNil;
+  NodeId first_child = kNil;  // as in a node
 };
 
 // Arenas and ids, no pointers between nodes, no allocation after construction
@@ -56,9 +62,13 @@ struct Root {
 // run in parallel under the shared one.
 class PrefixTree {
  public:
-  PrefixTree(uint32_t max_nodes, uint32_t tokens_per_block, const MixedHash& hash);
+  // `lists`: parents list their children, so that tails can be kept (InsertPartial).
+  PrefixTree(uint32_t max_nodes, uint32_t tokens_per_block, const MixedHash& hash, bool lists);
 
+  // Whole blocks.
   [[nodiscard]] uint32_t size() const { return size_; }
+  // Partly filled ones.
+  [[nodiscard]] uint32_t partials() const { return partials_; }
   [[nodiscard]] uint32_t root_count() const { return root_count_; }
   [[nodiscard]] uint32_t capacity() const { return capacity_; }
   [[nodiscard]] size_t bytes() const;
@@ -96,6 +106,16 @@ class PrefixTree {
   // Adds a child that Find does not know. The arena has a slot for each page,
   // so there is always one for a block that has a page.
   NodeId Insert(uint64_t hash, ParentId parent, const uint32_t* block, PageId page);
+  // Adds a block that is partly filled. Find does not know it, and it has no children.
+  NodeId InsertPartial(ParentId parent, const uint32_t* tokens, uint32_t count, PageId page);
+  // If the tree lists children: the newest, from which Node::older leads to the others.
+  [[nodiscard]] NodeId FirstChild(ParentId parent) const {
+    return IsRoot(parent) ? roots_[ToRoot(parent)].first_child : node(parent).first_child;
+  }
+  // How many tokens a node has.
+  [[nodiscard]] uint32_t count(NodeId id) const {
+    return node(id).partial() ? static_cast<uint32_t>(node(id).hash) : tokens_per_block_;
+  }
   // Touches what the next inserts will write.
   void PrefetchInsert(uint64_t hash) const {
     __builtin_prefetch(&table_[Home(hash_.Tag(hash))], 1);
@@ -132,6 +152,11 @@ class PrefixTree {
   [[nodiscard]] uint32_t Home(uint32_t tag) const { return tag >> shift_; }
   [[nodiscard]] bool Equal(NodeId id, uint64_t hash, ParentId parent, const uint32_t* block) const;
   void EraseEntry(NodeId id);
+  NodeId Place(ParentId parent, PageId page);
+  [[nodiscard]] const char* CheckLists(NodeId* where) const;
+  NodeId& ChildList(ParentId parent) {
+    return IsRoot(parent) ? roots_[ToRoot(parent)].first_child : node(parent).first_child;
+  }
   void UnlinkRoot(RootId id);
   void GrowRootTable();
 
@@ -139,7 +164,9 @@ class PrefixTree {
   uint32_t capacity_;
   uint32_t tokens_per_block_;
   size_t stride_;
+  const bool lists_;
   uint32_t size_ = 0;
+  uint32_t partials_ = 0;
   NodeId high_water_ = 0;
   NodeId free_ = kNil;
   uint32_t shift_ = 0;

@@ -19,7 +19,7 @@ kvc_status Manager::ReleaseOne(uint64_t id, Closing how, Turn* turn, kvc_error* 
     return sequences::Item(error, KVC_STALE_HANDLE,
                            "the sequence is not open (released already, or never was)");
   }
-  fences_.Reserve(seq->pages.size() + 4);
+  fences_.Reserve(seq->pages.size() + 6);
   // From here on nothing throws.
   CloseSequence(static_cast<uint32_t>(id), how, FenceSite::kRelease);
   return KVC_OK;
@@ -32,8 +32,10 @@ void Manager::CloseSequence(uint32_t index, Closing how, FenceSite site) {
   if (seq->fresh) pending_.Forget(index);
   const FenceSetId fence = RecordFence(seq->slot);
   if (how == Closing::kEnd && Attached(*seq)) EndTail(*seq);
+  const size_t tail = KeepsTail(*seq, how) ? seq->linked : SIZE_MAX;
   // Last block first: a prefix outlives what was built on it.
   for (size_t i = seq->pages.size(); i-- > 0;) {
+    if (i == tail) KeepTail(index, fence);
     if (i >= sequences::kPrefetchAhead) {
       __builtin_prefetch(&pages_[seq->pages[i - sequences::kPrefetchAhead]], 1);
     }

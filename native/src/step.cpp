@@ -4,7 +4,9 @@
 // Steps: operations of many kinds on many sequences under one lock. Each is
 // what its own call does with one item; here they are told apart, and what they
 // have to tell is gathered in the arrays of the step.
+#include <algorithm>
 #include <cstddef>
+#include <iterator>
 
 #include "native/src/block_table.h"
 #include "native/src/manager.h"
@@ -42,10 +44,11 @@ struct Manager::StepCall {
 
 // An operation that has to tell up to one fence of each other stream is only
 // done if they all have room: afterwards it would be too late to refuse it.
+// `more` streams may be opened by the operation itself.
 kvc_status Manager::WaitRoom(uint32_t own_slot, const StepCall& call, kvc_op_result* result,
-                             kvc_error* error) const {
-  const uint32_t streams = top_slot_ - (own_slot != 0 ? 1 : 0);
-  if (top_slot_ == 0 || streams <= call.out->wait_capacity - call.out->wait_count) return KVC_OK;
+                             kvc_error* error, uint32_t more) const {
+  const uint32_t streams = top_slot_ + more - (own_slot != 0 && top_slot_ != 0 ? 1 : 0);
+  if (streams == 0 || streams <= call.out->wait_capacity - call.out->wait_count) return KVC_OK;
   result->wait_count = streams;
   return sequences::Item(error, KVC_NOT_NOW,
                          "waits[] has no room for what the item may have to wait for; repeat it "
@@ -65,7 +68,12 @@ kvc_status Manager::StepCreate(const kvc_prompt& prompt, StepCall* call, kvc_op_
                                kvc_error* error) {
   // A stream that is not open is refused by CreateOne.
   const uint32_t own_slot = prompt.device_stream != 0 ? 1 : 0;
-  if (const kvc_status full = WaitRoom(own_slot, *call, result, error); full != KVC_OK) {
+  // The copy of a tail may be the first that the device makes on its own stream.
+  const auto own = [](const DeviceStreamSlot& stream) { return stream.own; };
+  const bool opens = partial_reuse_ && page_bytes_ != 0 &&
+                     std::none_of(std::begin(streams_), std::end(streams_), own);
+  if (const kvc_status full = WaitRoom(own_slot, *call, result, error, opens ? 1 : 0);
+      full != KVC_OK) {
     return full;
   }
   kvc_create_result r{};
@@ -74,7 +82,13 @@ kvc_status Manager::StepCreate(const kvc_prompt& prompt, StepCall* call, kvc_op_
     return status;
   }
   result->sequence = r.sequence;
-  result->of.created = {r.matched_tokens, r.pending_tokens, r.pending_sequence};
+  result->of.created = {r.matched_tokens,
+                        r.pending_tokens,
+                        r.pending_sequence,
+                        r.copied_tokens,
+                        r.copied_from,
+                        r.copied_to,
+                        0};
   if (r.wait_count != 0) StepWaits(r.sequence, call, result);
   return KVC_OK;
 }

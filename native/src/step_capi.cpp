@@ -17,11 +17,11 @@ static_assert(offsetof(kvc_grow_item, sequence) == 0 && offsetof(kvc_commit_item
 static_assert(sizeof(kvc_op_table) == 24 && offsetof(kvc_op_table, cookie) == 16);
 static_assert(sizeof(kvc_op_grown) == 32 && offsetof(kvc_op_grown, first_evicted) == 12);
 static_assert(sizeof(kvc_op_committed) == 24 && offsetof(kvc_op_committed, committed_tokens) == 16);
-static_assert(sizeof(kvc_op_created) == 24 && offsetof(kvc_op_created, pending_sequence) == 16);
+static_assert(sizeof(kvc_op_created) == 40 && offsetof(kvc_op_created, pending_sequence) == 16);
 static_assert(sizeof(kvc_op_resumed) == 32 && offsetof(kvc_op_resumed, pending_sequence) == 24);
 static_assert(sizeof(kvc_op_pinned) == 16);
 static_assert(sizeof(kvc_op_tabled) == 16 && offsetof(kvc_op_tabled, kv_tokens) == 8);
-static_assert(sizeof(kvc_op_result) == 56 && offsetof(kvc_op_result, of) == 24);
+static_assert(sizeof(kvc_op_result) == 64 && offsetof(kvc_op_result, of) == 24);
 
 namespace step_capi {
 

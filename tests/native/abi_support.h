@@ -167,6 +167,7 @@ struct CacheOptions {
   uint32_t digests = 0;  // at most; 0 = as many as fit
   uint32_t gate = 1000;  // none, unless a test is about it
   uint32_t pending = 0;  // max_pending_blocks
+  bool partial = false;  // partial_reuse
 };
 
 // A manager with a stream. Its destructor cleans up whatever the test left
@@ -200,6 +201,7 @@ class Cache {
     config.resume_gate_permille = options.gate;
     config.max_digests = options.digests;
     config.max_pending_blocks = options.pending;
+    config.partial_reuse = options.partial ? 1 : 0;
     if (kvc_manager_create(&config, stream_, &manager_, &error) != KVC_OK) {
       kvc_stream_destroy(stream_);
       throw std::runtime_error(error.message);

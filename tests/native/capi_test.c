@@ -688,6 +688,38 @@ int main(void) {
     CHECK(kvc_sequences_fork(m, 1, &item, NULL, &err) == KVC_INVALID_ARGUMENT);
   }
 
+  PHASE("partly filled blocks");
+  {
+    kvc_config config;
+    kvc_manager* other = NULL;
+    kvc_create_result a;
+    kvc_create_result b;
+    kvc_status status;
+    kvc_config_init(&config);
+    CHECK(config.partial_reuse == 0);
+    config.tokens_per_block = kBlock;
+    config.capacity_blocks = 4;
+    config.page_bytes = 64;
+    config.partial_reuse = 2;
+    CHECK(kvc_manager_create(&config, NULL, &other, &err) == KVC_INVALID_ARGUMENT);
+    CHECK(strstr(err.message, "partial_reuse") != NULL);
+    config.partial_reuse = 1;
+    CHECK_OK(kvc_manager_create(&config, NULL, &other, &err));
+    a = create(other, tokens, 0, 0);
+    CHECK(grow(other, a.sequence, kBlock + 1).status == KVC_OK);
+    CHECK(commit(other, a.sequence, tokens, kBlock + 1).status == KVC_OK);
+    CHECK_OK(kvc_sequences_release(other, 1, &a.sequence, &status, &err));
+    CHECK(stats(other).blocks == 1 && stats(other).partial_blocks == 1);
+    b = create(other, tokens, kBlock + 2, 0);
+    CHECK(b.matched_tokens == kBlock + 1 && b.copied_tokens == 1);
+    CHECK(b.copied_from != b.copied_to && b.wait_count == 1);
+    CHECK(stats(other).partial_hits == 1 && stats(other).partial_hit_tokens == 1);
+    CHECK(stats(other).kept_partial_blocks == 1 && stats(other).copied_pages == 1);
+    CHECK_OK(kvc_sequences_release(other, 1, &b.sequence, &status, &err));
+    CHECK_OK(kvc_manager_check(other, &err));
+    CHECK_OK(kvc_manager_destroy(other, &err));
+  }
+
   PHASE("blocks that are being computed");
   CHECK_OK(kvc_manager_reset(m, &err));
   {

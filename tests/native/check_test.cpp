@@ -62,6 +62,7 @@ class CheckTest : public ::testing::Test {
     config.capacity_blocks = 16;
     config.max_sequences = 4;
     config.seed = 1;
+    config.partial_reuse = 1;
     m_ = std::make_unique<Manager>(config, sink_);
     peer_ = std::make_unique<ManagerPeer>(*m_);
     // Two announced blocks held by one sequence with a page to spare, three
@@ -291,6 +292,30 @@ TEST_F(CheckTest, Forks) {
   m_->Suspend(1, &suspend, &status, nullptr);
   ASSERT_EQ(status, KVC_OK);
   Break(fork.committed, kBlock, "a sequence shares room");
+}
+
+TEST_F(CheckTest, KeptTails) {
+  const uint64_t id = Store({}, 1, 0);
+  const uint32_t token = 7;
+  const kvc_commit_item more{id, 0, 1, 0, 0, {}, 0};
+  kvc_commit_result committed{};
+  m_->Commit(1, &more, {&token, 1}, &committed, nullptr);
+  ASSERT_EQ(committed.status, KVC_OK);
+  Release(id);
+  const NodeId tail = Of(token);
+  Node& n = peer_->node(tail);
+  ASSERT_TRUE(n.partial());
+  Expect(nullptr);
+  Break(n.hash, 0, "a kept tail is not partly filled");
+  Break(n.hash, kBlock, "a kept tail is not partly filled");
+  Break(n.children, 1, "a kept tail has children");
+  Break(n.announce, Announce::kDeferred, "a node is not found by its content");
+  Break(n.parent, tail, "a kept tail does not follow a block");
+  Break(n.older, kNil, "the lists of children are miscounted");
+  Break(n.newer, tail, "a list of children is broken");
+  Break(n.digests, true, "a block does not know whether it has digests");
+  Break(peer_->page(n.page).holders, 1, "a kept tail is held");
+  Break(peer_->page(n.page).own, 0, "a block is listed under a wrong class");
 }
 
 TEST_F(CheckTest, Pending) {

@@ -81,6 +81,7 @@ class Engine {
     config.flags = KVC_CONFIG_POISON;
     config.resume_gate_permille = 1000;
     config.seed = 1 + seed % 1000;
+    config.partial_reuse = MixedHash::SplitMix64(seed) % 2;
     ManagerTestHooks hooks;
     hooks.without = without;
     m_ = std::make_unique<Manager>(config, nullptr, hooks);
@@ -107,6 +108,11 @@ class Engine {
     kvc_stats stats{};
     m_->Stats(&stats);
     return stats.copied_pages;
+  }
+  uint64_t partial_hits() {
+    kvc_stats stats{};
+    m_->Stats(&stats);
+    return stats.partial_hits;
   }
   uint64_t reclaimed() {
     kvc_stats stats{};
@@ -499,7 +505,7 @@ TEST(Content, EveryByteOfEveryHit) {
   std::printf("KVC_SEED=%llu KVC_OPERATIONS=%llu\n", static_cast<unsigned long long>(seed),
               static_cast<unsigned long long>(operations));
   constexpr uint64_t kRun = 500;
-  uint64_t hits = 0, reclaimed = 0, copied = 0;
+  uint64_t hits = 0, reclaimed = 0, copied = 0, partial = 0;
   for (uint64_t done = 0; done < operations; done += kRun) {
     Engine engine(seed + done, FenceSite::kNone);
     for (uint64_t i = 0; i < kRun; ++i) engine.Step();
@@ -507,11 +513,13 @@ TEST(Content, EveryByteOfEveryHit) {
     hits += engine.hits;
     reclaimed += engine.reclaimed();
     copied += engine.copied();
+    partial += engine.partial_hits();
     ASSERT_EQ(engine.wrong(), 0u) << "KVC_SEED=" << seed + done << " KVC_OPERATIONS=" << kRun;
   }
   EXPECT_GT(hits, operations / 50);
   EXPECT_GT(reclaimed, operations / 5000);
   EXPECT_GT(copied, operations / 200);
+  EXPECT_GT(partial, operations / 500);
 }
 
 // Without any one of them some reader finds something else.

@@ -23,16 +23,19 @@ constexpr uint32_t kBlock = 4;
 
 class Engine {
  public:
-  explicit Engine(uint64_t seed, kvc_policy policy = KVC_POLICY_LRU) : random_(seed) {
+  explicit Engine(uint64_t seed, kvc_policy policy = KVC_POLICY_LRU, bool partial = false,
+                  uint32_t pages = 64)
+      : random_(seed), partial_(partial) {
     kvc_config config{};
     kvc_config_init(&config);
     config.tokens_per_block = kBlock;
-    config.capacity_blocks = 64;
+    config.capacity_blocks = pages;
     config.policy = policy;
     config.lrfu_tau = 20;
     config.max_sequences = 8;
     config.seed = 1;
     config.page_bytes = 16;
+    config.partial_reuse = partial ? 1 : 0;
     config.resume_gate_permille = 1000;
     SinkOptions options;
     options.max_entries = 16;
@@ -68,10 +71,16 @@ class Engine {
     m_->Release(static_cast<uint32_t>(open.size()), open.data(), released.data(), nullptr);
   }
 
+  uint64_t PartialHits() {
+    kvc_stats stats{};
+    m_->Stats(&stats);
+    return stats.partial_hits;
+  }
   // One random request; every call may fail for want of memory and is repeated.
   void Request() {
     const uint32_t blocks = 1 + static_cast<uint32_t>(random_() % 12);
-    tokens_.resize(size_t{blocks} * kBlock + 1);  // a partly filled tail
+    // A partly filled tail.
+    tokens_.resize(size_t{blocks} * kBlock + 1 + (partial_ ? random_() % (kBlock - 1) : 0));
     for (uint32_t& t : tokens_) {
       t = static_cast<uint32_t>(random_() % 3);
       if (random_() % 8 == 0) t = KVC_DIGEST_TOKEN(random_() % kDigests);
@@ -408,6 +417,7 @@ class Engine {
 
   static constexpr char kName[] = "an adapter whose name does not fit a short string";
   std::mt19937_64 random_;
+  const bool partial_;
   std::shared_ptr<StreamingEventSink> sink_;
   std::unique_ptr<Manager> m_;
   static constexpr uint32_t kDigests = 5;
@@ -420,8 +430,8 @@ class Engine {
   uint64_t streams_[kStreams] = {};
 };
 
-void SteadyState(kvc_policy policy) {
-  Engine engine(1, policy);
+void SteadyState(kvc_policy policy, bool partial = false) {
+  Engine engine(1, policy, partial);
   engine.WarmScopes();
   // Only the scheduler's side counts here; the drain side (where a scope that
   // comes anew takes memory) has a test of its own.
@@ -445,18 +455,25 @@ void SteadyState(kvc_policy policy) {
       }(),
       100u);
   EXPECT_GT(engine.waited, 100u);
+  EXPECT_EQ(engine.PartialHits() > 100, partial);
   engine.Check();
 }
 
 TEST(CoreFaults, TheSteadyStateTakesNoMemory) { SteadyState(KVC_POLICY_LRU); }
 TEST(CoreFaults, TheSteadyStateTakesNoMemoryWithScores) { SteadyState(KVC_POLICY_LRFU); }
+TEST(CoreFaults, TheSteadyStateTakesNoMemoryWithTails) { SteadyState(KVC_POLICY_LRU, true); }
+TEST(CoreFaults, TheSteadyStateTakesNoMemoryWithTailsAndScores) {
+  SteadyState(KVC_POLICY_LRFU, true);
+}
 
 // For every n the n-th allocation fails; the failing call changes nothing and
 // succeeds when it is repeated.
-TEST(CoreFaults, EveryAllocationMayFail) {
+void EveryAllocation(bool partial) {
   uint64_t failed = 0;
+  uint64_t hits = 0;
   for (uint64_t n = 0;; ++n) {
-    Engine engine(7);
+    // A pool that is not full, so that there are pages for copies of tails.
+    Engine engine(7, KVC_POLICY_LRU, partial, partial ? 256 : 64);
     engine.kernels = true;
     engine.drops = true;
     allocations = 0;
@@ -470,16 +487,20 @@ TEST(CoreFaults, EveryAllocationMayFail) {
     fail_at = UINT64_MAX;
     engine.Check();
     failed += engine.failures;
+    hits += engine.PartialHits();
     if (allocations <= n) break;
     ASSERT_LT(n, 2000u);
   }
   EXPECT_GT(failed, 10u) << "the test must reach the allocations it is about";
+  EXPECT_EQ(hits > 0, partial);
 }
+TEST(CoreFaults, EveryAllocationMayFail) { EveryAllocation(false); }
+TEST(CoreFaults, EveryAllocationMayFailWithTails) { EveryAllocation(true); }
 
 // For every n the n-th copy is refused by the device.
-TEST(CoreFaults, EveryCopyMayFail) {
+void EveryCopy(bool partial) {
   for (uint64_t n = 1;; ++n) {
-    Engine engine(9);
+    Engine engine(9, KVC_POLICY_LRU, partial, partial ? 512 : 64);
     engine.kernels = true;
     static_cast<HostDevice&>(engine.manager().device()).FailReservation(n);
     for (int i = 0; i < 200; ++i) {
@@ -488,12 +509,15 @@ TEST(CoreFaults, EveryCopyMayFail) {
     }
     engine.Check();
     if (engine.failures == 0) {
+      EXPECT_EQ(engine.PartialHits() > 8, partial);
       EXPECT_GT(n, 8u) << "the test must reach the copies it is about";
       break;
     }
     EXPECT_EQ(engine.failures, 1u);
   }
 }
+TEST(CoreFaults, EveryCopyMayFail) { EveryCopy(false); }
+TEST(CoreFaults, EveryCopyMayFailWithTails) { EveryCopy(true); }
 
 }  // namespace
 }  // namespace kvcast

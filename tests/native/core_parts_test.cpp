@@ -101,7 +101,7 @@ TEST(PrefixTree, EqualsAMapAlsoWhenHashesCollide) {
   for (const uint32_t bits : {61u, 3u, 0u}) {
     const uint32_t kNodes = 300;
     const MixedHash hash(11, 2, bits);
-    PrefixTree tree(kNodes, 2, hash);
+    PrefixTree tree(kNodes, 2, hash, true);
     std::map<std::pair<ParentId, std::pair<uint32_t, uint32_t>>, NodeId> model;
     std::map<NodeId, uint32_t> children;
     std::mt19937 random(bits);
@@ -157,7 +157,7 @@ TEST(PrefixTree, EqualsAMapAlsoWhenHashesCollide) {
 
 TEST(PrefixTree, ManyScopesComeAndGo) {
   const MixedHash hash(3, 2);
-  PrefixTree tree(4, 2, hash);
+  PrefixTree tree(4, 2, hash, false);
   std::vector<std::string> names;
   std::vector<RootId> ids;
   for (int i = 0; i < 500; ++i) names.push_back("tenant-with-a-long-name-" + std::to_string(i));

@@ -164,6 +164,8 @@ class Session {
     config.seed = 1 + in_.Below(4);
     config.max_digests = in_.Below(5);
     config.max_pending_blocks = in_.Below(7);
+    config.partial_reuse = in_.Below(2);
+    if (in_.OneIn(64)) config.partial_reuse = static_cast<uint32_t>(in_.Nasty());
     if (in_.OneIn(64)) config.max_pending_blocks = static_cast<uint32_t>(in_.Nasty()) | 1u << 28;
     if (in_.OneIn(64)) config.max_digests = static_cast<uint32_t>(in_.Nasty()) | 1u << 25;
     config.resume_gate_permille = in_.OneIn(3) ? 1000 : 1 + 4 * in_.U8() % 1000;
@@ -597,8 +599,11 @@ class Session {
       const kvc_create_result& r = results[i];
       Sane(r.status);
       if (r.status != KVC_OK) continue;
-      Require(r.matched_tokens % block_ == 0 && r.matched_tokens <= p.prompts[i].token_count,
-              "matched more than was asked");
+      Require(r.matched_tokens <= p.prompts[i].token_count, "matched more than was asked");
+      Require(r.copied_tokens == 0 ||
+                  (r.copied_tokens == r.matched_tokens % block_ && r.copied_from < pages_ &&
+                   r.copied_to < pages_ && r.copied_from != r.copied_to),
+              "a copy of a tail that cannot be");
       ids_.push_back(r.sequence);
       open_.push_back(r.sequence);
       Keep(r.waits, r.wait_count);

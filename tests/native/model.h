@@ -52,6 +52,8 @@ struct ModelBlock {
   int listed = KVC_DEFAULT_PRIORITY;  // the priority it is listed under
   bool timed = false;                 // its priority ends
   bool expired = false;               // it did
+  std::vector<uint32_t> tail;         // a tail that was kept: its tokens, and no key
+  uint64_t born = 0;                  // the later the newer
 };
 using ModelBlockRef = std::shared_ptr<ModelBlock>;
 
@@ -116,6 +118,7 @@ class Model : public ModelDevice {
         max_digests_(options.digests != 0 ? options.digests
                                           : (options.pages + options.sequences) * options.block),
         suppress_(options.multimodal == KVC_MULTIMODAL_SUPPRESS),
+        partial_(options.partial),
         free_(options.pages),
         pending(options.block, options.pending != 0 ? options.pending : options.pages) {}
 
@@ -148,9 +151,18 @@ class Model : public ModelDevice {
     return found;
   }
 
+  // Tokens behind the last whole block that was found, and their copy.
+  struct PartialHit {
+    ModelBlockRef from;
+    uint64_t tokens = 0;
+    bool takes = false;  // its page itself
+    std::vector<ModelFence> after;
+  };
   // No sequence if too many are open, the gate is closed or there are too many digests.
+  // A copy that is not made on the sequence's stream is made on the device's own, `copies`.
   ModelSequence* Create(const ModelPrompt& prompt, uint64_t* matched,
-                        std::vector<ModelFence>* waits, kvc_status* why) {
+                        std::vector<ModelFence>* waits, kvc_status* why, uint64_t copies) {
+    last_hit = {};
     *why = KVC_NOT_NOW;
     if (Full()) return nullptr;
     bool suspended = (prompt.options.flags & KVC_PROMPT_SUSPENDED) != 0;
@@ -213,7 +225,11 @@ class Model : public ModelDevice {
       made->awaits = waits_too;
       if (waits_too && computed.blocks != 0) pending.Await(made.get(), computed, resident);
     } else {
+      const PartialHit hit = FindPartial(prompt, found, copies);
+      last_hit = hit;
+      *matched += hit.tokens;
       Take(*made, found);
+      if (hit.tokens != 0) TakePartial(*made, hit, copies);
       made->matched = *matched;
       made->tokens.assign(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(*matched));
       counts.matched_blocks += found.size();
@@ -386,27 +402,7 @@ class Model : public ModelDevice {
     }
     // First pages that only this stream may use, those with the oldest fences
     // before the others, then free ones, then those of the victims.
-    for (uint64_t i = 0; i < need - demand; ++i) {
-      auto oldest = quarantine_.end();
-      uint64_t oldest_position = 0;
-      for (auto page = quarantine_.begin(); page != quarantine_.end(); ++page) {
-        if (!UsableBy((*page)->used, s.stream)) continue;
-        uint64_t last = 0;
-        for (const ModelFence& fence : (*page)->used) {
-          if (fence.stream == s.stream) last = std::max(last, fence.position);
-        }
-        if (oldest == quarantine_.end() || last < oldest_position) {
-          oldest = page;
-          oldest_position = last;
-        }
-      }
-      if (oldest != quarantine_.end()) {
-        quarantine_.erase(oldest);
-      } else {
-        --free_;
-      }
-      made.push_back(NewPage());
-    }
+    for (uint64_t i = 0; i < need - demand; ++i) made.push_back(TakePage(s.stream));
     for (const ModelBlockRef& block : victims) {
       result.victims.push_back(block);
       Evict(block);
@@ -436,7 +432,7 @@ class Model : public ModelDevice {
       counts.evicted_ended_blocks += block->own < 0 ? 1 : 0;
       counts.evicted_ttl_blocks += block->expired ? 1 : 0;
     }
-    counts.evicted_blocks += demand;
+    for (const ModelBlockRef& block : victims) counts.evicted_blocks += block->tail.empty() ? 1 : 0;
     NotePeak();
     result.added = static_cast<uint32_t>(need);
     result.evicted = static_cast<uint32_t>(demand);
@@ -502,9 +498,19 @@ class Model : public ModelDevice {
         for (const ModelFence& own : Record(s.stream)) block->page->ready.push_back(own);
       }
       if (parent) ++parent->children;
+      block->born = ++born_;
       resident_[key] = block;
       s.blocks.push_back(block);
       Raise(*block);
+      // What began as it does says nothing more.
+      for (const ModelBlockRef& child : Newest(parent, s.scope)) {
+        if (child->tail.empty() || !std::equal(child->tail.begin(), child->tail.end(), text)) {
+          continue;
+        }
+        Evict(child);
+        GiveUp(child->page);
+        break;
+      }
       known[key] = {parent_key, !parent, {text, text + block_}, s.scope};
       if (Suppressed(block.get())) ++suppressed_ever;
       ++result.stored;
@@ -538,7 +544,14 @@ class Model : public ModelDevice {
         block.expired = false;
       }
     }
-    for (size_t i = s->pages.size(); i-- > 0;) Drop(s->pages[i], fences);
+    const size_t full = s->tokens.size() / block_;
+    const bool keeps = partial_ && !cancel && !ended && !s->suspended && s->epoch == epoch_ &&
+                       s->tokens.size() % block_ != 0 && s->blocks.size() == full &&
+                       s->stop_blocks > full && s->pages[full]->holders == 1;
+    for (size_t i = s->pages.size(); i-- > 0;) {
+      if (keeps && i == full) KeepTail(*s, fences);
+      Drop(s->pages[i], fences);
+    }
     const bool tail = s->tokens.size() % block_ != 0 && (!s->suspended || s->rest_kept);
     if (s->epoch == epoch_ && tail && !cancel) ++partial_blocks;
     if (cancel) ++counts.cancelled_sequences;
@@ -684,6 +697,7 @@ class Model : public ModelDevice {
       if (Suppressed(block.get())) ++silent_removals;
     }
     resident_.clear();
+    tails_.clear();
   }
 
   // -------------------------------------------------------------- retention
@@ -734,7 +748,9 @@ class Model : public ModelDevice {
     std::vector<ModelBlockRef> gone;
     for (bool more = true; more;) {
       more = false;
-      for (const auto& [key, block] : std::map<ModelKey, ModelBlockRef>(resident_)) {
+      std::vector<ModelBlockRef> all = tails_;
+      for (const auto& [key, block] : resident_) all.push_back(block);
+      for (const ModelBlockRef& block : all) {
         if (roots.count(block->scope->root) == 0 || block->children != 0) continue;
         more = true;
         gone.push_back(block);
@@ -763,7 +779,7 @@ class Model : public ModelDevice {
       ModelSequence& s = *hold.sequence;
       if (s.epoch == epoch_ && roots.count(s.scope->root) != 0) s.epoch = UINT64_MAX;
     }
-    counts.dropped_blocks += gone.size();
+    for (const ModelBlockRef& block : gone) counts.dropped_blocks += block->tail.empty() ? 1 : 0;
     return gone;
   }
   uint32_t Expire(uint64_t tick) {
@@ -811,6 +827,7 @@ class Model : public ModelDevice {
   [[nodiscard]] std::set<ModelKey> RootKeys() const {
     std::set<ModelKey> roots;
     for (const auto& [key, block] : resident_) roots.insert(block->scope->root);
+    for (const ModelBlockRef& block : tails_) roots.insert(block->scope->root);
     for (const auto& s : sequences_) {
       if (s->epoch == epoch_) roots.insert(s->scope->root);
     }
@@ -830,6 +847,7 @@ class Model : public ModelDevice {
   }
   [[nodiscard]] uint64_t quarantined() const { return quarantine_.size(); }
   [[nodiscard]] const std::map<ModelKey, ModelBlockRef>& resident() const { return resident_; }
+  [[nodiscard]] const std::vector<ModelBlockRef>& tails() const { return tails_; }
   [[nodiscard]] const std::vector<std::unique_ptr<ModelSequence>>& sequences() const {
     return sequences_;
   }
@@ -850,6 +868,7 @@ class Model : public ModelDevice {
   [[nodiscard]] std::set<uint32_t> Digests() const {
     std::set<uint32_t> all;
     for (const auto& [key, block] : resident_) AddDigests(known.at(key).tokens, 0, &all);
+    for (const ModelBlockRef& block : tails_) AddDigests(block->tail, 0, &all);
     for (const auto& s : sequences_) {
       AddDigests(s->tokens, s->tokens.size() / block_ * block_, &all);
       AddDigests(s->path, 0, &all);
@@ -873,6 +892,7 @@ class Model : public ModelDevice {
   }
 
   ModelPending::Found last_pending;  // what the last create was told
+  PartialHit last_hit;               // and what it got of a partly filled block
   std::vector<ModelPin> pins;
   kvc_stats counts{};           // only those that the model counts
   uint64_t partial_blocks = 0;  // kvc_stream_stats.partial_blocks_suppressed
@@ -936,6 +956,144 @@ class Model : public ModelDevice {
     page->holders = 1;
     return page;
   }
+  // For work on the stream, without evicting anything.
+  ModelPageRef TakePage(uint64_t stream) {
+    auto oldest = quarantine_.end();
+    uint64_t oldest_position = 0;
+    for (auto page = quarantine_.begin(); page != quarantine_.end(); ++page) {
+      if (!UsableBy((*page)->used, stream)) continue;
+      uint64_t last = 0;
+      for (const ModelFence& fence : (*page)->used) {
+        if (fence.stream == stream) last = std::max(last, fence.position);
+      }
+      if (oldest == quarantine_.end() || last < oldest_position) {
+        oldest = page;
+        oldest_position = last;
+      }
+    }
+    if (oldest != quarantine_.end()) {
+      quarantine_.erase(oldest);
+    } else {
+      --free_;
+    }
+    return NewPage();
+  }
+
+  // The 32 newest that follow a block, whole ones and tails, or that begin a scope.
+  [[nodiscard]] std::vector<ModelBlockRef> Newest(const ModelBlockRef& parent,
+                                                  const ModelScope* scope) const {
+    std::vector<ModelBlockRef> all = tails_;
+    for (const auto& [key, block] : resident_) all.push_back(block);
+    const auto other = [&](const ModelBlockRef& block) {
+      return block->parent != parent || block->scope->root != scope->root;
+    };
+    all.erase(std::remove_if(all.begin(), all.end(), other), all.end());
+    std::sort(all.begin(), all.end(),
+              [](const ModelBlockRef& a, const ModelBlockRef& b) { return a->born > b->born; });
+    if (all.size() > 32) all.resize(32);
+    return all;
+  }
+  [[nodiscard]] const std::vector<uint32_t>& TokensOf(const ModelBlock& block) const {
+    return block.tail.empty() ? known.at(block.key).tokens : block.tail;
+  }
+  [[nodiscard]] PartialHit FindPartial(const ModelPrompt& prompt,
+                                       const std::vector<ModelBlockRef>& found, uint64_t copies) {
+    PartialHit hit;
+    const std::vector<uint32_t>& tokens = prompt.tokens;
+    const uint64_t first = found.size() * block_;
+    const uint64_t left = Left(prompt.must_compute);
+    if (!partial_ || prompt.options.match_backoff != 0) return hit;
+    for (const ModelBlockRef& child :
+         Newest(found.empty() ? nullptr : found.back(), prompt.scope)) {
+      const std::vector<uint32_t>& its = TokensOf(*child);
+      uint64_t common = 0;
+      while (common < its.size() && first + common + left < tokens.size() &&
+             its[common] == tokens[first + common]) {
+        ++common;
+      }
+      if (common > hit.tokens) hit = {child, common, false, {}};
+    }
+    if (hit.tokens == 0) return hit;
+    Poll();
+    const uint64_t stream = prompt.stream;
+    const auto usable = [&](const ModelPageRef& page) { return UsableBy(page->used, stream); };
+    // Without a copy there is still the tail itself, if that is all of it.
+    PartialHit tail{hit.from, hit.tokens, true, {}};
+    if (hit.from->tail.size() != hit.tokens) tail = {};
+    if (free_ == 0 && std::none_of(quarantine_.begin(), quarantine_.end(), usable)) return tail;
+    const bool queues = stream != 0 && !IsSteps(stream);
+    if (!queues) OpenOwn(copies);
+    hit.after = WaitsFor({hit.from->page}, queues ? stream : copies);
+    const auto steps = [&](const ModelFence& fence) { return IsSteps(fence.stream); };
+    if (queues && std::any_of(hit.after.begin(), hit.after.end(), steps)) return tail;
+    if (!queues && stream != 0 && !Idle(stream)) {
+      hit.after.erase(std::remove_if(hit.after.begin(), hit.after.end(),
+                                     [&](const ModelFence& f) { return f.stream == stream; }),
+                      hit.after.end());
+      hit.after.push_back(Record(stream).front());
+    }
+    return hit;
+  }
+  void TakePartial(ModelSequence& s, const PartialHit& hit, uint64_t copies) {
+    ++counts.partial_hits;
+    counts.partial_hit_tokens += hit.tokens;
+    if (hit.takes) {
+      const ModelPageRef page = hit.from->page;
+      Hold(*page);
+      Evict(hit.from);
+      page->block = nullptr;
+      owner[page->id] = page.get();
+      s.pages.push_back(page);
+      NotePeak();
+      return;
+    }
+    const bool queues = s.stream != 0 && !IsSteps(s.stream);
+    const uint64_t on = queues ? s.stream : copies;
+    const ModelPageRef from = hit.from->page;
+    const ModelPageRef to = TakePage(s.stream);
+    Copy(on, hit.after);
+    const ModelFence fence = Record(on).front();
+    from->used.push_back(fence);
+    if (!queues) to->ready.push_back(fence);
+    s.pages.push_back(to);
+    // It has been used.
+    Hold(*from);
+    Drop(from, {});
+    NotePeak();
+    ++counts.copied_pages;
+  }
+  // Before its page is dropped.
+  void KeepTail(const ModelSequence& s, const std::vector<ModelFence>& fences) {
+    const size_t full = s.blocks.size();
+    const ModelBlockRef parent = full == 0 ? nullptr : s.blocks.back();
+    auto made = std::make_shared<ModelBlock>();
+    made->tail.assign(s.tokens.begin() + static_cast<ptrdiff_t>(full * block_), s.tokens.end());
+    const auto begins = [](const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
+      return a.size() <= b.size() && std::equal(a.begin(), a.end(), b.begin());
+    };
+    ModelBlockRef shorter;
+    for (const ModelBlockRef& child : Newest(parent, s.scope)) {
+      if (begins(made->tail, TokensOf(*child))) return;
+      if (shorter == nullptr && begins(TokensOf(*child), made->tail)) shorter = child;
+    }
+    if (shorter != nullptr) {
+      Evict(shorter);
+      GiveUp(shorter->page);
+    }
+    made->parent = parent;
+    made->scope = s.scope;
+    made->page = s.pages[full];
+    made->page->block = made.get();
+    made->page->ready.insert(made->page->ready.end(), fences.begin(), fences.end());
+    made->born = ++born_;
+    if (parent != nullptr) {
+      made->own = made->listed = std::min<int>(parent->own, KVC_DEFAULT_PRIORITY);
+      ++parent->children;
+    }
+    tails_.push_back(made);
+    ++counts.kept_partial_blocks;
+  }
+
   static bool Has(const ModelSequence& s, const ModelPageRef& page) {
     return std::find(s.pages.begin(), s.pages.end(), page) != s.pages.end();
   }
@@ -982,10 +1140,15 @@ class Model : public ModelDevice {
     }
     return victims;
   }
-  void Join(ModelBlock& block) { lists_[block.listed].push_back(resident_.at(block.key)); }
+  [[nodiscard]] ModelBlockRef Ref(const ModelBlock& block) const {
+    if (block.tail.empty()) return resident_.at(block.key);
+    return *std::find_if(tails_.begin(), tails_.end(),
+                         [&](const ModelBlockRef& other) { return other.get() == &block; });
+  }
+  void Join(ModelBlock& block) { lists_[block.listed].push_back(Ref(block)); }
   void Leave(ModelBlock& block) {
     std::vector<ModelBlockRef>& list = lists_[block.listed];
-    list.erase(std::find(list.begin(), list.end(), resident_.at(block.key)));
+    list.erase(std::find(list.begin(), list.end(), Ref(block)));
   }
   // A block without children is listed under its own priority.
   void Settle(ModelBlock& block) {
@@ -1060,10 +1223,14 @@ class Model : public ModelDevice {
     Poll();
   }
   void Evict(const ModelBlockRef& block) {
-    if (Suppressed(block.get())) ++silent_removals;
+    if (block->tail.empty() && Suppressed(block.get())) ++silent_removals;
     if (block->page->holders == 0) Leave(*block);
     SetTimer(block, 0);
-    resident_.erase(block->key);
+    if (block->tail.empty()) {
+      resident_.erase(block->key);
+    } else {
+      tails_.erase(std::find(tails_.begin(), tails_.end(), block));
+    }
     owner.erase(block->page->id);
     if (!block->parent) return;
     --block->parent->children;
@@ -1077,6 +1244,9 @@ class Model : public ModelDevice {
   const uint32_t gate_;
   const uint32_t max_digests_;
   const bool suppress_;
+  const bool partial_;
+  uint64_t born_ = 0;
+  std::vector<ModelBlockRef> tails_;
   uint64_t suspensions_ = 0;
   uint64_t free_;
   uint64_t epoch_ = 0;

@@ -32,9 +32,12 @@ class ModelDevice {
   // The device's own, for copies; nobody else's work is on it.
   void OpenOwn(uint64_t id) {
     if (streams_.count(id) != 0) return;
+    own_ = id;
     OpenStream(id);
     streams_[id].open = false;
   }
+  [[nodiscard]] bool Knows(uint64_t id) const { return streams_.count(id) != 0; }
+  [[nodiscard]] uint64_t own() const { return own_; }
   [[nodiscard]] bool IsSteps(uint64_t id) const { return id != 0 && streams_.at(id).steps; }
   [[nodiscard]] uint64_t Begun(uint64_t id) const { return streams_.at(id).submitted; }
   [[nodiscard]] bool Idle(uint64_t id) const {
@@ -144,6 +147,7 @@ class ModelDevice {
 
   std::map<uint64_t, Stream> streams_;
   std::vector<uint64_t> order_;  // of creation
+  uint64_t own_ = 0;             // the device's own stream, once it is known
 };
 
 }  // namespace kvcast::testing

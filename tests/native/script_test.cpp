@@ -270,6 +270,7 @@ class Script {
     options.tau = static_cast<uint32_t>(op.Count("tau", 1000));
     options.digests = static_cast<uint32_t>(op.Count("digests", 0));
     options.pending = static_cast<uint32_t>(op.Count("pending", 0));
+    options.partial = op.Count("partial", 0) != 0;
     const std::string multimodal = op.Named("multimodal", "suppress");
     if (multimodal != "suppress" && multimodal != "announce") Bad("multimodal=" + multimodal);
     options.multimodal =
@@ -359,8 +360,21 @@ class Script {
     made.id = r.sequence;
     made.waits.assign(r.waits, r.waits + r.wait_count);
     sequences_[name] = made;
-    return Line("matched " + std::to_string(r.matched_tokens) +
+    const std::string copied = CopiedTail(r);
+    return Line("matched " + std::to_string(r.matched_tokens) + copied +
                 Pending(r.pending_tokens, r.pending_sequence) + Waits(r.waits, r.wait_count));
+  }
+  // Of a create: those of its tokens that were copied.
+  std::string CopiedTail(const kvc_create_result& r) {
+    if (r.copied_tokens == 0) return "";
+    // The device's own stream has no name until it is met.
+    for (uint32_t i = 0; i < r.wait_count; ++i) {
+      const auto known = std::find_if(streams_.begin(), streams_.end(), [&](const auto& stream) {
+        return stream.second == r.waits[i].device_stream;
+      });
+      if (known == streams_.end()) streams_.emplace_back("copies", r.waits[i].device_stream);
+    }
+    return ", copied " + std::to_string(r.copied_tokens);
   }
   std::string NameOf(uint64_t id) {
     for (const auto& [name, known] : sequences_) {
@@ -861,6 +875,10 @@ class Script {
                     {"pending", s.pending_blocks},
                     {"unmarked", s.unmarked_blocks},
                     {"waits", s.waits},
+                    {"tails", s.partial_blocks},
+                    {"tails kept", s.kept_partial_blocks},
+                    {"partial hits", s.partial_hits},
+                    {"partial hit tokens", s.partial_hit_tokens},
                     {"waiting", s.waiting_sequences},
                     {"peak live", s.peak_live_pages}});
   }

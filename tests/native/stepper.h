@@ -58,6 +58,9 @@ class Stepper {
     result.matched_tokens = r.of.created.matched_tokens;
     result.pending_tokens = r.of.created.pending_tokens;
     result.pending_sequence = r.of.created.pending_sequence;
+    result.copied_tokens = r.of.created.copied_tokens;
+    result.copied_from = r.of.created.copied_from;
+    result.copied_to = r.of.created.copied_to;
     result.wait_count = Waits(r, result.waits);
     return result;
   }

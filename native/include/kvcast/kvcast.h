@@ -396,7 +396,8 @@ typedef struct kvc_config {
   uint32_t max_pending_blocks;   /* marked at once, see KVC_PROMPT_MARK, up to 2^27; 0 = as many as
                                     capacity_blocks (default). Memory (40 bytes each) is taken as
                                     they come */
-  uint32_t reserved;
+  uint32_t partial_reuse;        /* 1: partly filled blocks are reused too, see
+                                    kvc_sequences_create; 0 = whole blocks only (default) */
 } kvc_config;
 
 typedef struct kvc_manager kvc_manager;
@@ -490,24 +491,45 @@ typedef struct kvc_create_result {
   uint32_t wait_count; /* fences the device stream must wait for before it reads; waits[] has the
                           first KVC_MAX_WAITS, kvc_sequence_waits all of them */
   uint64_t sequence;
-  uint64_t matched_tokens;   /* a multiple of tokens_per_block; already committed */
+  uint64_t matched_tokens;   /* already committed; a multiple of tokens_per_block, unless
+                                partial_reuse found more */
   uint64_t pending_tokens;   /* behind what is resident, that an older sequence computes; whole
                                 blocks, no more than a match could use */
   uint64_t pending_sequence; /* that sequence, or 0 */
+  uint32_t copied_tokens;    /* partial_reuse: of matched_tokens, the last ones, which are copied to
+                                a page of the sequence's own; else 0 */
+  uint32_t copied_from;      /* the page they are copied from */
+  uint32_t copied_to;        /* the sequence's last page */
+  uint32_t reserved;
   kvc_fence waits[KVC_MAX_WAITS];
 } kvc_create_result;
 
 /* Opens sequences: matches the prompt against the tree and holds what was
- * found. Takes no page from the pool. Per item: INVALID_ARGUMENT, NOT_NOW
- * (max_sequences are open, or the gate of resume_gate_permille is closed),
- * STALE_HANDLE (the device stream), OUT_OF_MEMORY.
+ * found. Takes no page from the pool, but for one with partial_reuse. Per item:
+ * INVALID_ARGUMENT, NOT_NOW (max_sequences are open, or the gate of
+ * resume_gate_permille is closed), STALE_HANDLE (the device stream), DEVICE_ERROR (a copy
+ * could not be queued), OUT_OF_MEMORY.
  *
  * A sequence is active, suspended or, once released, closed: then its id is
  * stale. Grow, commit, truncate and stop need an active one, else BAD_STATE.
  * With KVC_PROMPT_SUSPENDED nothing is held and matched_tokens says what a
  * resume would find now. The gate: while another sequence is active and
  * live_pages x 1000 > resume_gate_permille x total_pages no sequence becomes
- * active. The first one always may, so that a full pool cannot stay so. */
+ * active. The first one always may, so that a full pool cannot stay so.
+ *
+ * With kvc_config.partial_reuse the partly filled last block of a sequence that is
+ * released stays reusable as whole blocks do (not if it was cancelled, ended, stopped or is
+ * shared): its *tail*. A sequence that begins active and without match_backoff may then
+ * match tokens behind the last whole block: of the newest 32 tails and blocks that
+ * follow it, those that it has in common with the one that agrees longest. They
+ * are copied to a page of its own (copied_tokens), as a grow copies for forks: without
+ * page_bytes the engine does it after the waits, before anything that it does with pages
+ * of later calls. Nothing is evicted for a copy, and none is made that would have to
+ * wait on a device stream for a step, or that would be the engine's on one. Where there can be
+ * none, a tail of which all is in common becomes the sequence's as it is (copied_tokens 0);
+ * anything else is not matched. Tails are evicted and dropped like blocks, stand in
+ * evicted[] and the counts beside it (announced: 0), and in no event, pin, probe or
+ * resident set. */
 KVC_API kvc_status kvc_sequences_create(kvc_manager* manager, uint32_t count,
                                         const kvc_prompt* prompts, const uint32_t* tokens,
                                         uint64_t token_count, const kvc_scope* scopes,
@@ -1033,8 +1055,8 @@ typedef struct kvc_stats {
   uint64_t matched_blocks; /* of those, found */
   uint64_t stored_blocks;  /* blocks that entered the tree */
   uint64_t deduplicated_blocks;
-  uint64_t evicted_blocks;
-  uint64_t reset_blocks; /* blocks that resets took out of the tree */
+  uint64_t evicted_blocks; /* whole ones, as in the next lines */
+  uint64_t reset_blocks;   /* blocks that resets took out of the tree */
   uint64_t resets;
   uint64_t refused_not_now; /* grow items */
   uint64_t refused_never_fits;
@@ -1057,15 +1079,19 @@ typedef struct kvc_stats {
   uint64_t peak_quarantined_pages;
   uint64_t forked_sequences;
   uint64_t digests;           /* different multimodal digests in use */
-  uint64_t copied_pages;      /* inside the pool: tails of forks */
+  uint64_t copied_pages;      /* inside the pool: of forks and partial_hits */
   uint64_t copied_bytes;      /* of these, by the device; 0 where the engine has the memory */
   uint64_t pending_blocks;    /* marked at this instant */
   uint64_t waiting_sequences; /* whose wait is not over */
   uint64_t marked_blocks;     /* == committed_marks + given_up_marks + pending_blocks */
   uint64_t committed_marks;
   uint64_t given_up_marks;
-  uint64_t unmarked_blocks; /* that were to be marked and found no room */
-  uint64_t waits;           /* begun */
+  uint64_t unmarked_blocks;     /* that were to be marked and found no room */
+  uint64_t waits;               /* begun */
+  uint64_t partial_blocks;      /* tails in the tree, kvc_config.partial_reuse; not of blocks */
+  uint64_t kept_partial_blocks; /* tails that entered it */
+  uint64_t partial_hits;        /* sequences that matched tokens behind the last whole block */
+  uint64_t partial_hit_tokens;
 } kvc_stats;
 
 KVC_API void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT;
@@ -1626,6 +1652,10 @@ typedef struct kvc_op_created {
   uint64_t matched_tokens;
   uint64_t pending_tokens;
   uint64_t pending_sequence;
+  uint32_t copied_tokens; /* as in kvc_create_result, like all that follow */
+  uint32_t copied_from;
+  uint32_t copied_to;
+  uint32_t reserved;
 } kvc_op_created;
 
 typedef struct kvc_op_grown {
@@ -1684,7 +1714,7 @@ typedef struct kvc_op_result {
     kvc_op_pinned pinned;       /* pin */
     kvc_op_tabled tabled;       /* table */
     uint64_t forked_tokens;     /* fork: that it has in common with the other */
-    uint64_t room[4];           /* all zero where nothing else is named */
+    uint64_t room[5];           /* all zero where nothing else is named */
   } of;
 } kvc_op_result;
 
