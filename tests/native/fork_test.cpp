@@ -104,7 +104,7 @@ TEST_F(ForkTest, BeamsShareUntilTheyWriteAndTheLastWritesInPlace) {
   EXPECT_EQ(cache.Stats().live_pages, 2u);
   // The one from which they came goes first; that changes nothing for the others.
   EXPECT_EQ(cache.Release(parent), KVC_OK);
-  for (int i = 0; i < 3; ++i) {
+  for (uint32_t i = 0; i < 3; ++i) {
     EXPECT_EQ(Commit(cache, beams[i], {100}), i < 2 ? KVC_BAD_STATE : KVC_OK)
         << "who shares must grow first";
     const kvc_grow_result grown = cache.Grow(beams[i], 8);
@@ -115,7 +115,7 @@ TEST_F(ForkTest, BeamsShareUntilTheyWriteAndTheLastWritesInPlace) {
       EXPECT_EQ(grown.copied_from, pages[1]);
       EXPECT_EQ(grown.copied_to, Pages(cache, beams[i])[1]);
       EXPECT_EQ(grown.copied_tokens, 2u);
-      EXPECT_EQ(Commit(cache, beams[i], {100, 101u + static_cast<uint32_t>(i)}), KVC_OK);
+      EXPECT_EQ(Commit(cache, beams[i], {100, 101u + i}), KVC_OK);
     } else {
       EXPECT_EQ(grown.copied_block, KVC_NO_COPY) << "the last one";
       EXPECT_EQ(Commit(cache, beams[i], {7}), KVC_OK);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -138,8 +139,8 @@ class ModelPending {
  private:
   [[nodiscard]] bool SameStart(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b,
                                uint64_t blocks) const {
-    const auto n = static_cast<ptrdiff_t>(blocks * block_);
-    return static_cast<ptrdiff_t>(std::min(a.size(), b.size())) >= n &&
+    const auto n = static_cast<std::ptrdiff_t>(blocks * block_);
+    return static_cast<std::ptrdiff_t>(std::min(a.size(), b.size())) >= n &&
            std::equal(a.begin(), a.begin() + n, b.begin());
   }
   void Tell(ModelSequence* who, bool kept) {
