@@ -1665,6 +1665,10 @@ TEST(Model, RandomOperations) {
   Met met;
   const std::vector<Operation> failure = FindFailure(seed, operations, false, &setup, &met);
   ASSERT_TRUE(failure.empty()) << Report(seed, setup, failure);
+  // A short run, as under the sanitizers, is too small a sample to judge how often something
+  // happens: there each must have happened, and what is rare need not.
+  const bool sample = operations >= 100000;
+  const uint64_t often = sample ? operations / 1000 : 1;
   for (const auto& [name, count] : std::vector<std::pair<const char*, uint64_t>>{
            {"stored", met.stored},
            {"deduplicated", met.deduplicated},
@@ -1692,13 +1696,14 @@ TEST(Model, RandomOperations) {
            {"removed with a conversation", met.removed_ended},
            {"removed with a scope", met.removed_scope}}) {
     std::printf("  %s: %llu\n", name, static_cast<unsigned long long>(count));
-    EXPECT_GE(count, operations / 1000) << name << " is hardly tested";
+    EXPECT_GE(count, often) << name << " is hardly tested";
   }
   // Few of those whose time is up are evicted before their conversation ends.
-  EXPECT_GE(met.removed_ttl, operations / 4000) << "removed after a time is hardly tested";
+  EXPECT_GE(met.removed_ttl, sample ? operations / 4000 : 0)
+      << "removed after a time is hardly tested";
   // Rare: a prompt that has all of a tail, and no page for a copy.
   std::printf("  taken tails: %llu\n", static_cast<unsigned long long>(met.taken_tails));
-  EXPECT_GE(met.taken_tails, operations / 10000);
+  EXPECT_GE(met.taken_tails, sample ? operations / 10000 : 0);
 }
 
 // With a model that is wrong in a rare case the same search must find a failure
