@@ -221,15 +221,26 @@ func (l *lockstep) fork(t *rapid.T) {
 	out := make([]bindings.ForkResult, 1)
 	l.same("fork", l.manager.Fork([]bindings.ForkItem{{Sequence: s.id, DeviceStream: stream}}, out), nil)
 	r := &out[0]
+	made, waits := l.forked(s, stream, r)
+	if made == nil {
+		return
+	}
+	l.streamWait(made, r.Waits, waits)
+	l.waitItself(stream, len(r.Waits) > 0)
+	l.sequence(made)
+}
+
+// forked judges a fork; it returns the new sequence, nil if there is none, and what is to
+// be waited for.
+func (l *lockstep) forked(s *mSequence, stream bindings.DeviceStream, r *bindings.ForkResult) (*mSequence, []mFence) {
+	l.t.Helper()
 	made, waits, err := l.m.fork(s, stream)
 	l.same("fork", r.Err, err)
 	if err != nil {
-		return
+		return nil, nil
 	}
 	made.id = r.Sequence.ID()
 	l.equal("forked tokens", r.CommittedTokens, made.committed)
 	l.waits("fork", r.Waits, waits)
-	l.streamWait(made, r.Waits, waits)
-	l.waitItself(stream, len(r.Waits) > 0)
-	l.sequence(made)
+	return made, waits
 }

@@ -199,6 +199,12 @@ func (l *lockstep) waiters(room int) {
 	l.t.Helper()
 	got, err := l.manager.TakeWaiters(make([]bindings.Waiter, room))
 	l.same("take waiters", err, nil)
+	l.over(got, room)
+}
+
+// over judges what was told, in a room of that size, of those whose waits are over.
+func (l *lockstep) over(got []bindings.Waiter, room int) {
+	l.t.Helper()
 	p := &l.m.pending
 	l.equal("waits that are over", len(got), min(room, len(p.told)))
 	for _, w := range got {

@@ -439,25 +439,29 @@ func (l *lockstep) drawPrompt(t *rapid.T) (*mScope, []uint32) {
 	return scope, append(tokens, more...)
 }
 
+// drawRequest draws a prompt with all that can be said of a sequence when it is opened.
+func (l *lockstep) drawRequest(t *rapid.T) (*mScope, bindings.Prompt) {
+	scope, tokens := l.drawPrompt(t)
+	return scope, bindings.Prompt{
+		Tokens:       tokens,
+		Scope:        scope.scope,
+		MustCompute:  rapid.SampledFrom([]int{bindings.ComputeNothing, bindings.ComputeNothing, 0, 1, 2, 3}).Draw(t, "must compute"),
+		DeviceStream: rapid.SampledFrom(l.openStreams()).Draw(t, "device stream"),
+		MatchBackoff: rapid.SampledFrom([]int{0, 0, 0, 0, 1, 2, 7}).Draw(t, "match backoff"),
+		Suspended:    rapid.SampledFrom([]bool{true, false, false, false}).Draw(t, "suspended"),
+		StopBefore: rapid.SampledFrom([]int{0, 0, 0, 0, bindings.StopNow, 1,
+			len(tokens) + l.m.blockSize}).Draw(t, "stop before"),
+		Mark: rapid.Bool().Draw(t, "mark"),
+		Wait: rapid.Bool().Draw(t, "wait"),
+	}
+}
+
 func (l *lockstep) create(t *rapid.T) {
 	l.worked()
 	prompts := make([]bindings.Prompt, rapid.IntRange(1, 3).Draw(t, "prompts"))
 	scopes := make([]*mScope, len(prompts))
 	for i := range prompts {
-		scope, tokens := l.drawPrompt(t)
-		scopes[i] = scope
-		prompts[i] = bindings.Prompt{
-			Tokens:       tokens,
-			Scope:        scope.scope,
-			MustCompute:  rapid.SampledFrom([]int{bindings.ComputeNothing, bindings.ComputeNothing, 0, 1, 2, 3}).Draw(t, "must compute"),
-			DeviceStream: rapid.SampledFrom(l.openStreams()).Draw(t, "device stream"),
-			MatchBackoff: rapid.SampledFrom([]int{0, 0, 0, 0, 1, 2, 7}).Draw(t, "match backoff"),
-			Suspended:    rapid.SampledFrom([]bool{true, false, false, false}).Draw(t, "suspended"),
-			StopBefore: rapid.SampledFrom([]int{0, 0, 0, 0, bindings.StopNow, 1,
-				len(tokens) + l.m.blockSize}).Draw(t, "stop before"),
-			Mark: rapid.Bool().Draw(t, "mark"),
-			Wait: rapid.Bool().Draw(t, "wait"),
-		}
+		scopes[i], prompts[i] = l.drawRequest(t)
 	}
 	out := make([]bindings.CreateResult, len(prompts))
 	l.same("create", l.manager.Create(prompts, out), nil)
@@ -583,21 +587,33 @@ func (l *lockstep) growTo(s *mSequence, capacity int) bool {
 		make([]bindings.EvictedBlock, l.m.total))
 	l.same("grow", err, nil)
 	r := out[0]
+	l.equal("evicted blocks told", len(evicted), l.grown(s, capacity, &r, evicted, 0))
+	l.waitItself(s.stream, r.Wait.Stream != 0)
+	l.sequence(s)
+	return r.Err == nil
+}
+
+// grown judges a grow of a call that had told of so many blocks before; it returns how
+// many it has told of then.
+func (l *lockstep) grown(s *mSequence, capacity int, r *bindings.GrowResult,
+	told []bindings.EvictedBlock, before int) int {
+	l.t.Helper()
 	want := l.m.grow(s, capacity, r.Wait.Stream)
-	l.copied(s, &r, &want)
-	if len(want.victims) > 0 {
-		l.equal("first evicted", r.FirstEvicted, 0)
-	} else {
-		l.equal("first evicted", r.FirstEvicted, -1)
+	l.copied(s, r, &want)
+	first, after := -1, before+len(want.victims)
+	if after > before {
+		first = before
 	}
-	l.told(evicted, want.victims)
+	l.equal("first evicted", r.FirstEvicted, first)
+	if after > len(told) {
+		l.t.Fatalf("%d evicted blocks told, the model says at least %d", len(told), after)
+	}
+	l.told(told[before:after], want.victims)
 	l.same("grow", r.Err, want.err)
 	l.equal("added pages", r.AddedPages, want.added)
 	l.equal("evicted blocks", r.EvictedBlocks, want.evicted)
 	l.equal("leaving pages", r.LeavingPages, want.leaving)
-	l.waitItself(s.stream, r.Wait.Stream != 0)
-	l.sequence(s)
-	return r.Err == nil
+	return after
 }
 
 func (l *lockstep) commit(t *rapid.T) {
@@ -613,36 +629,57 @@ func (l *lockstep) commit(t *rapid.T) {
 	if rapid.IntRange(0, 30).Draw(t, "too many") == 30 {
 		n = room + 1
 	}
-	var filled *mFence
-	stream := rapid.SampledFrom(l.openStreams()).Draw(t, "filled by")
-	if l.countsSteps(stream) && rapid.Bool().Draw(t, "from outside") {
-		step := rapid.IntRange(0, l.m.streams[stream].submitted).Draw(t, "step")
-		filled = &mFence{stream, step}
-	}
+	filled := l.drawFilled(t)
 	l.commitTokens(s, l.next(t, s, rapid.SliceOfN(rapid.Uint32Range(0, 1), n, n).Draw(t, "tokens")), filled)
+}
+
+// drawFilled: now and then pages are filled from outside, which a step ends.
+func (l *lockstep) drawFilled(t *rapid.T) *mFence {
+	stream := rapid.SampledFrom(l.openStreams()).Draw(t, "filled by")
+	if !l.countsSteps(stream) || !rapid.Bool().Draw(t, "from outside") {
+		return nil
+	}
+	// Mostly by the latest step, which is not likely to be done.
+	submitted := l.m.streams[stream].submitted
+	return &mFence{stream, submitted - rapid.IntRange(0, submitted).Draw(t, "steps before")}
 }
 
 func (l *lockstep) commitTokens(s *mSequence, tokens []uint32, filled *mFence) {
 	l.worked()
-	// The fake engine computes the blocks that become full: their pages get a
-	// mark that follows from the key.
-	if !s.suspended && !l.m.sharesTail(s) && s.committed+len(tokens) <= len(s.pages)*l.m.blockSize {
-		all := append(slices.Clone(s.tokens), tokens...)
-		key := s.scope.root
-		for i := 0; (i+1)*l.m.blockSize <= len(all); i++ {
-			key = blockKey(key, all[i*l.m.blockSize:][:l.m.blockSize])
-			if i >= s.committed/l.m.blockSize {
-				l.hostFill(s, s.pages[i], marker(key))
-			}
+	l.compute(s, tokens)
+	out := make([]bindings.CommitResult, 1)
+	l.same("commit", l.manager.Commit([]bindings.CommitItem{commitItem(s, tokens, filled)}, out), nil)
+	l.streamWait(s, out[0].Waits, l.committed(s, tokens, filled, &out[0]))
+	l.sequence(s)
+}
+
+// compute is what the fake engine does before a commit: the pages of blocks that become
+// full get a mark that follows from the key.
+func (l *lockstep) compute(s *mSequence, tokens []uint32) {
+	if s.suspended || l.m.sharesTail(s) || s.committed+len(tokens) > len(s.pages)*l.m.blockSize {
+		return
+	}
+	all := append(slices.Clone(s.tokens), tokens...)
+	key := s.scope.root
+	for i := 0; (i+1)*l.m.blockSize <= len(all); i++ {
+		key = blockKey(key, all[i*l.m.blockSize:][:l.m.blockSize])
+		if i >= s.committed/l.m.blockSize {
+			l.hostFill(s, s.pages[i], marker(key))
 		}
 	}
-	out := make([]bindings.CommitResult, 1)
+}
+
+func commitItem(s *mSequence, tokens []uint32, filled *mFence) bindings.CommitItem {
 	item := bindings.CommitItem{Sequence: s.id, Tokens: tokens}
 	if filled != nil {
 		item.Filled = &bindings.Fence{Stream: filled.stream, Position: uint64(filled.position)}
 	}
-	l.same("commit", l.manager.Commit([]bindings.CommitItem{item}, out), nil)
-	r := out[0]
+	return item
+}
+
+// committed judges a commit and returns what is to be waited for.
+func (l *lockstep) committed(s *mSequence, tokens []uint32, filled *mFence, r *bindings.CommitResult) []mFence {
+	l.t.Helper()
 	want := l.m.commit(s, tokens, filled)
 	l.same("commit", r.Err, want.err)
 	l.equal("first changed block", r.FirstChangedBlock, want.firstChanged)
@@ -652,9 +689,8 @@ func (l *lockstep) commitTokens(s *mSequence, tokens []uint32, filled *mFence) {
 		l.equal("committed tokens", r.CommittedTokens, s.committed)
 	}
 	l.waits("commit", r.Waits, want.waits)
-	l.streamWait(s, r.Waits, want.waits)
 	l.mirror.learn(l.m)
-	l.sequence(s)
+	return want.waits
 }
 
 // request is what an engine does all day: create, grow, commit the rest, and
@@ -761,12 +797,22 @@ func (l *lockstep) hold(t *rapid.T) {
 		return
 	}
 	l.worked()
-	item := bindings.HoldItem{Sequence: s.id, Count: rapid.IntRange(1, 3).Draw(t, "count"),
-		Cancel: rapid.Bool().Draw(t, "cancel")}
+	item := drawHold(t)
+	item.Sequence = s.id
 	out := make([]bindings.HoldResult, 1)
 	l.same("hold", l.manager.ReleaseHeld([]bindings.HoldItem{item}, out), nil)
-	err := l.m.releaseHeld(s, item.Count, item.Cancel, out[0].Hold)
-	l.same("hold", out[0].Err, err)
+	l.held(s, item, &out[0])
+}
+
+func drawHold(t *rapid.T) bindings.HoldItem {
+	return bindings.HoldItem{Count: rapid.IntRange(1, 3).Draw(t, "count"),
+		Cancel: rapid.Bool().Draw(t, "cancel")}
+}
+
+func (l *lockstep) held(s *mSequence, item bindings.HoldItem, r *bindings.HoldResult) {
+	l.t.Helper()
+	err := l.m.releaseHeld(s, item.Count, item.Cancel, r.Hold)
+	l.same("hold", r.Err, err)
 	if err == nil {
 		l.stale = append(l.stale, s.id)
 	}
@@ -845,17 +891,23 @@ func (l *lockstep) resume(t *rapid.T) {
 func (l *lockstep) resumeOne(s *mSequence) {
 	out := make([]bindings.ResumeResult, 1)
 	l.same("resume", l.manager.Resume([]bindings.SequenceID{s.id}, out), nil)
-	want := l.m.resume(s)
-	l.same("resume", out[0].Err, want.err)
-	l.equal("pending tokens", out[0].PendingTokens, want.computed.blocks*l.m.blockSize)
-	l.equal("pending sequence", out[0].PendingSequence, want.computed.id())
-	if want.err == nil {
-		l.equal("surviving tokens", out[0].CommittedTokens, s.committed)
-		l.equal("lost tokens", out[0].LostTokens, want.lost)
-		l.waits("resume", out[0].Waits, want.waits)
-		l.streamWait(s, out[0].Waits, want.waits)
-	}
+	l.streamWait(s, out[0].Waits, l.resumed(s, &out[0]))
 	l.sequence(s)
+}
+
+// resumed judges a resume and returns what is to be waited for.
+func (l *lockstep) resumed(s *mSequence, r *bindings.ResumeResult) []mFence {
+	l.t.Helper()
+	want := l.m.resume(s)
+	l.same("resume", r.Err, want.err)
+	l.equal("pending tokens", r.PendingTokens, want.computed.blocks*l.m.blockSize)
+	l.equal("pending sequence", r.PendingSequence, want.computed.id())
+	if want.err == nil {
+		l.equal("surviving tokens", r.CommittedTokens, s.committed)
+		l.equal("lost tokens", r.LostTokens, want.lost)
+	}
+	l.waits("resume", r.Waits, want.waits)
+	return want.waits
 }
 
 func (l *lockstep) truncate(t *rapid.T) {
@@ -870,10 +922,15 @@ func (l *lockstep) truncate(t *rapid.T) {
 	}
 	out := make([]bindings.TruncateResult, 1)
 	l.same("truncate", l.manager.Truncate([]bindings.TruncateItem{{Sequence: s.id, CapacityTokens: capacity}}, out), nil)
-	freed, err := l.m.truncate(s, capacity)
-	l.same("truncate", out[0].Err, err)
-	l.equal("freed pages", out[0].FreedPages, freed)
+	l.truncated(s, capacity, &out[0])
 	l.sequence(s)
+}
+
+func (l *lockstep) truncated(s *mSequence, capacity int, r *bindings.TruncateResult) {
+	l.t.Helper()
+	freed, err := l.m.truncate(s, capacity)
+	l.same("truncate", r.Err, err)
+	l.equal("freed pages", r.FreedPages, freed)
 }
 
 func (l *lockstep) stop(t *rapid.T) {
@@ -897,34 +954,39 @@ func (l *lockstep) end(t *rapid.T) {
 func (l *lockstep) pin(t *rapid.T) {
 	l.worked()
 	out := make([]bindings.PinResult, 1)
-	var path []*mBlock
-	var want error
 	if rapid.Bool().Draw(t, "prompt") {
 		scope, tokens := l.drawPrompt(t)
-		path = l.m.match(scope, tokens, bindings.ComputeNothing, 0)
+		path := l.m.match(scope, tokens, bindings.ComputeNothing, 0)
 		l.same("pin", l.manager.PinPrompts([]bindings.Prompt{{Tokens: tokens, Scope: scope.scope,
 			MustCompute: bindings.ComputeNothing}}, out), nil)
-	} else {
-		s := l.pick(t)
-		if s == nil {
-			return
-		}
+		l.pinned(path, &out[0])
+	} else if s := l.pick(t); s != nil {
 		l.same("pin", l.manager.PinSequences([]bindings.SequenceID{s.id}, out), nil)
-		if s.suspended {
-			want = bindings.ErrBadState
-		} else if s.epoch == l.m.epoch {
-			path = s.blocks
-		}
+		l.pinnedSequence(s, &out[0])
 	}
-	var pages []*mPage
-	if want == nil {
-		pages, want = l.m.pin(path, max(1, l.m.total/4))
+}
+
+func (l *lockstep) pinnedSequence(s *mSequence, r *bindings.PinResult) {
+	l.t.Helper()
+	switch {
+	case s.suspended:
+		l.same("pin", r.Err, bindings.ErrBadState)
+		l.equal("pin", *r, bindings.PinResult{Err: r.Err})
+	case s.epoch == l.m.epoch:
+		l.pinned(s.blocks, r)
+	default:
+		l.pinned(nil, r)
 	}
-	l.same("pin", out[0].Err, want)
-	l.equal("pinned blocks", out[0].Blocks, len(pages))
-	l.equal("pin", out[0].Pin != 0, len(pages) > 0)
+}
+
+func (l *lockstep) pinned(path []*mBlock, r *bindings.PinResult) {
+	l.t.Helper()
+	pages, want := l.m.pin(path, max(1, l.m.total/4))
+	l.same("pin", r.Err, want)
+	l.equal("pinned blocks", r.Blocks, len(pages))
+	l.equal("pin", r.Pin != 0, len(pages) > 0)
 	if len(pages) > 0 {
-		l.m.pins = append(l.m.pins, mPin{out[0].Pin, pages})
+		l.m.pins = append(l.m.pins, mPin{r.Pin, pages})
 	}
 }
 
@@ -977,17 +1039,25 @@ func (l *lockstep) retain(t *rapid.T) {
 		return
 	}
 	l.worked()
+	item, ticks := l.drawRetain(t, s.committed)
+	item.Sequence = s.id
+	errs := make([]error, 1)
+	l.same("retain", l.manager.Retain([]bindings.RetainItem{item}, errs), nil)
+	l.retained(s, item, ticks, errs[0])
+}
+
+// drawRetain draws what is said of a sequence with so many tokens, and until when.
+func (l *lockstep) drawRetain(t *rapid.T, committed int) (bindings.RetainItem, int) {
 	item := bindings.RetainItem{
-		Sequence:   s.id,
-		FirstToken: rapid.IntRange(0, s.committed+1).Draw(t, "first"),
+		FirstToken: rapid.IntRange(0, committed+1).Draw(t, "first"),
 		EndToken:   bindings.ToTheEnd,
 		Priority:   rapid.SampledFrom([]int{0, 10, 34, 35, 36, 80, 80, 80, 100}).Draw(t, "priority"),
 	}
 	if rapid.Bool().Draw(t, "closed") {
-		item.EndToken = item.FirstToken + rapid.IntRange(0, s.committed+1).Draw(t, "count")
+		item.EndToken = item.FirstToken + rapid.IntRange(0, committed+1).Draw(t, "count")
 	}
 	if item.EndToken == bindings.ToTheEnd && rapid.Bool().Draw(t, "later") {
-		item.FirstToken = s.committed + rapid.IntRange(0, 30).Draw(t, "ahead")
+		item.FirstToken = committed + rapid.IntRange(0, 30).Draw(t, "ahead")
 	}
 	ticks := 0
 	if rapid.IntRange(0, 2).Draw(t, "timed") > 0 {
@@ -995,9 +1065,19 @@ func (l *lockstep) retain(t *rapid.T) {
 		// In the middle of a tick a block is due at its beginning.
 		item.Expires = time.Duration(ticks)*tick + time.Duration(rapid.IntRange(0, 1<<27-1).Draw(t, "more"))
 	}
+	return item, ticks
+}
+
+// neverRight: only what is more than the default can end.
+func neverRight(item bindings.RetainItem) bool {
+	return item.Expires != 0 && item.Priority <= bindings.DefaultPriority
+}
+
+func (l *lockstep) retained(s *mSequence, item bindings.RetainItem, ticks int, got error) {
+	l.t.Helper()
 	var want error
 	switch {
-	case ticks != 0 && item.Priority <= bindings.DefaultPriority:
+	case neverRight(item):
 		want = bindings.ErrInvalidArgument
 	case s.suspended || item.EndToken > s.committed:
 		want = bindings.ErrBadState
@@ -1005,9 +1085,7 @@ func (l *lockstep) retain(t *rapid.T) {
 	if want == nil && !l.m.retain(s, item.FirstToken, item.EndToken, item.Priority, ticks) {
 		want = bindings.ErrNotNow
 	}
-	errs := make([]error, 1)
-	l.same("retain", l.manager.Retain([]bindings.RetainItem{item}, errs), nil)
-	l.same("retain", errs[0], want)
+	l.same("retain", got, want)
 }
 
 func (l *lockstep) expire(t *rapid.T) {
@@ -1417,6 +1495,8 @@ func runModel(steps *int) func(*rapid.T) {
 			"another step": with(l.step),
 			"hold":         with(l.hold),
 			"end hold":     with(l.endHold),
+			"together":     with(l.together),
+			"more of them": with(l.together),
 			"pin":          with(l.pin),
 			"unpin":        with(l.unpin),
 			"unpin more":   with(l.unpin),

@@ -342,7 +342,9 @@ func (m *model) poll() {
 
 // giveUp ends the life of a page without holders.
 func (m *model) giveUp(p *mPage) {
-	delete(m.owner, p.id)
+	if m.owner[p.id] == p { // what a step takes and gives back is never seen
+		delete(m.owner, p.id)
+	}
 	p.block = nil
 	p.used = append(p.used, p.ready...)
 	p.ready = nil
