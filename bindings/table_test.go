@@ -222,8 +222,8 @@ func TestDeviceTable(t *testing.T) {
 	}
 }
 
-// TestTablesDoNotAllocate: exports and uploads take no memory of the Go heap.
-func TestTablesDoNotAllocate(t *testing.T) {
+// TestTablesNoAllocations: exports and uploads take no memory of the Go heap.
+func TestTablesNoAllocations(t *testing.T) {
 	m, ids, first := tablePair(t)
 	device, err := m.NewDeviceTable(bindings.DeviceTableConfig{Rows: 2, Columns: 8, Staging: 64})
 	if err != nil {
