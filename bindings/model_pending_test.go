@@ -242,7 +242,7 @@ func (l *lockstep) share(t *rapid.T) {
 	scope, tokens := l.drawPrompt(t)
 	stream := rapid.SampledFrom(l.openStreams()).Draw(t, "device stream")
 	must := rapid.IntRange(bindings.ComputeNothing, 2).Draw(t, "must compute")
-	more := rapid.SliceOfN(rapid.Uint32Range(0, 1), 0, 2).Draw(t, "more")
+	more := l.tokens(0, 2).Draw(t, "more")
 	prompts := []bindings.Prompt{
 		{Tokens: tokens, Scope: scope.scope, DeviceStream: stream, MustCompute: must, Mark: true},
 		{Tokens: slices.Concat(tokens, more), Scope: scope.scope, MustCompute: must, Mark: true, Wait: true},

@@ -104,6 +104,10 @@ func (w *mirror) apply(e event.Event, blockSize int) error {
 			return fmt.Errorf("block size %d and %d tokens for %d blocks", e.BlockSize, len(e.Tokens),
 				len(keys))
 		}
+		tokens, err := eventTokens(e)
+		if err != nil {
+			return err
+		}
 		if !e.HasMedium || e.Medium != "GPU" || e.Extra != nil {
 			return fmt.Errorf("medium %q, extra %v", e.Medium, e.Extra)
 		}
@@ -126,7 +130,7 @@ func (w *mirror) apply(e event.Event, blockSize int) error {
 			if parent != expected {
 				return fmt.Errorf("stored %x under %x instead of %x", key, parent, expected)
 			}
-			if got := e.Tokens[i*blockSize:][:blockSize]; !slices.Equal(got, k.tokens) {
+			if got := tokens[i*blockSize:][:blockSize]; !slices.Equal(got, k.tokens) {
 				return fmt.Errorf("stored %x with tokens %v instead of %v", key, got, k.tokens)
 			}
 			if _, ok := w.blocks[key]; ok {
@@ -223,6 +227,7 @@ type lockstep struct {
 	ids     map[bindings.BlockID]bool // of blocks
 	tables  tableCopy
 	steps   *int
+	images  bool // some tokens are digests
 }
 
 func newLockstep(t *rapid.T, steps *int) *lockstep {
@@ -235,10 +240,11 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 	gate := rapid.SampledFrom([]int{1000, 1000, 970, 500, 250}).Draw(t, "gate")
 	pending := rapid.SampledFrom([]int{0, 0, 0, 1, 3}).Draw(t, "pending")
 	partial := rapid.Bool().Draw(t, "partial reuse")
+	images := rapid.SampledFrom([]bool{true, false, false}).Draw(t, "images")
 	seed := rapid.Uint64Min(1).Draw(t, "seed")
 
 	stream, err := bindings.NewStream(bindings.StreamConfig{
-		Form: form, MaxEntries: entries, MaxBlocksPerEvent: maxRun,
+		Form: form, MaxEntries: entries, MaxBlocksPerEvent: maxRun, Multimodal: bindings.AnnounceMultimodal,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -247,6 +253,7 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 		TokensPerBlock: blockSize, CapacityBlocks: total, MaxSequences: maxSequences,
 		PageBytes: 16, Seed: seed, Poison: true, Stream: stream,
 		ResumeGatePermille: gate, MaxPendingBlocks: pending, PartialReuse: partial,
+		MaxDigests: 3, // all that there are
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -264,6 +271,7 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 		ample:   entries == 50000,
 		ids:     map[bindings.BlockID]bool{},
 		steps:   steps,
+		images:  images,
 	}
 	l.m.partialReuse = partial
 	for i := range rapid.SampledFrom([]int{0, 1, 2, 3, 3, 4}).Draw(t, "device streams") {
@@ -435,7 +443,7 @@ func (l *lockstep) drawPrompt(t *rapid.T) (*mScope, []uint32) {
 	if l.m.partialReuse {
 		n += rapid.SampledFrom([]int{0, 1, 2}).Draw(t, "tail") % l.m.blockSize
 	}
-	more := rapid.SliceOfN(rapid.Uint32Range(0, 1), n, n).Draw(t, "tokens")
+	more := l.tokens(n, n).Draw(t, "tokens")
 	return scope, append(tokens, more...)
 }
 
@@ -464,7 +472,7 @@ func (l *lockstep) create(t *rapid.T) {
 		scopes[i], prompts[i] = l.drawRequest(t)
 	}
 	out := make([]bindings.CreateResult, len(prompts))
-	l.same("create", l.manager.Create(prompts, out), nil)
+	l.same("create", l.manager.Create(items(prompts...), out), nil)
 	made, waits := make([]*mSequence, len(prompts)), make([][]mFence, len(prompts))
 	for i, p := range prompts {
 		made[i], waits[i] = l.created(scopes[i], p, &out[i])
@@ -501,7 +509,7 @@ func (l *lockstep) probe(t *rapid.T) {
 		want[i].PendingTokens = computed.blocks * l.m.blockSize
 	}
 	out := make([]bindings.ProbeResult, len(prompts))
-	l.same("probe", l.manager.Probe(prompts, out), nil)
+	l.same("probe", l.manager.Probe(items(prompts...), out), nil)
 	for i := range out {
 		l.equal("probe", out[i], want[i])
 	}
@@ -522,7 +530,7 @@ func (l *lockstep) where(t *rapid.T) {
 	must := rapid.IntRange(bindings.ComputeNothing, 3).Draw(t, "must compute")
 	want := l.m.match(scope, tokens, must, 0)
 	got, err := l.manager.Residency(
-		bindings.Prompt{Tokens: tokens, Scope: scope.scope, MustCompute: must}, nil)
+		items(bindings.Prompt{Tokens: tokens, Scope: scope.scope, MustCompute: must})[0], nil)
 	l.same("residency", err, nil)
 	l.equal("resident blocks of a prompt", len(got), len(want))
 	for i, b := range want {
@@ -630,7 +638,7 @@ func (l *lockstep) commit(t *rapid.T) {
 		n = room + 1
 	}
 	filled := l.drawFilled(t)
-	l.commitTokens(s, l.next(t, s, rapid.SliceOfN(rapid.Uint32Range(0, 1), n, n).Draw(t, "tokens")), filled)
+	l.commitTokens(s, l.next(t, s, l.tokens(n, n).Draw(t, "tokens")), filled)
 }
 
 // drawFilled: now and then pages are filled from outside, which a step ends.
@@ -670,7 +678,8 @@ func (l *lockstep) compute(s *mSequence, tokens []uint32) {
 }
 
 func commitItem(s *mSequence, tokens []uint32, filled *mFence) bindings.CommitItem {
-	item := bindings.CommitItem{Sequence: s.id, Tokens: tokens}
+	item := bindings.CommitItem{Sequence: s.id}
+	item.Tokens, item.Digests = itemTokens(tokens)
 	if filled != nil {
 		item.Filled = &bindings.Fence{Stream: filled.stream, Position: uint64(filled.position)}
 	}
@@ -717,7 +726,7 @@ func (l *lockstep) request(t *rapid.T) {
 // open creates one sequence; nil if that is refused.
 func (l *lockstep) open(scope *mScope, p bindings.Prompt) *mSequence {
 	out := make([]bindings.CreateResult, 1)
-	l.same("create", l.manager.Create([]bindings.Prompt{p}, out), nil)
+	l.same("create", l.manager.Create(items(p), out), nil)
 	s, waits := l.created(scope, p, &out[0])
 	if s == nil {
 		return nil
@@ -957,8 +966,8 @@ func (l *lockstep) pin(t *rapid.T) {
 	if rapid.Bool().Draw(t, "prompt") {
 		scope, tokens := l.drawPrompt(t)
 		path := l.m.match(scope, tokens, bindings.ComputeNothing, 0)
-		l.same("pin", l.manager.PinPrompts([]bindings.Prompt{{Tokens: tokens, Scope: scope.scope,
-			MustCompute: bindings.ComputeNothing}}, out), nil)
+		l.same("pin", l.manager.PinPrompts(items(bindings.Prompt{Tokens: tokens, Scope: scope.scope,
+			MustCompute: bindings.ComputeNothing}), out), nil)
 		l.pinned(path, &out[0])
 	} else if s := l.pick(t); s != nil {
 		l.same("pin", l.manager.PinSequences([]bindings.SequenceID{s.id}, out), nil)
@@ -1328,6 +1337,7 @@ func (l *lockstep) check(*rapid.T) {
 		KeptPartialBlocks:    l.m.keptTails,
 		PartialHits:          l.m.partialHits,
 		PartialHitTokens:     l.m.partialTokens,
+		Digests:              l.m.digests(),
 	}
 	l.tables.check(l)
 	for _, h := range l.m.holds {

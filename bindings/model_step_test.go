@@ -173,7 +173,7 @@ func (x *mStep) draw(t *rapid.T) {
 
 func (x *mStep) create(t *rapid.T) {
 	scope, prompt := x.l.drawRequest(t)
-	op := x.step.Create(prompt)
+	op := x.step.Create(items(prompt)[0])
 	target := x.open(op)
 	x.judges = append(x.judges, func() {
 		r := x.step.Created(op)
@@ -253,7 +253,7 @@ func (x *mStep) commit(t *rapid.T) {
 		room = 1
 	}
 	n := rapid.SampledFrom([]int{0, min(1, room), room / 2, room, room}).Draw(t, "count")
-	tokens := x.l.next(t, s, rapid.SliceOfN(rapid.Uint32Range(0, 1), n, n).Draw(t, "tokens"))
+	tokens := x.l.next(t, s, x.l.tokens(n, n).Draw(t, "tokens"))
 	filled := x.l.drawFilled(t)
 	if !target.closes {
 		target.keeps = false

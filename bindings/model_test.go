@@ -207,10 +207,16 @@ func rootKey(s *bindings.Scope) event.Digest {
 	return sha256.Sum256(append([]byte{mask}, parts...))
 }
 
-// blockKey: SHA-256 of the parent's key and the tokens as u32 little-endian.
+// blockKey: SHA-256 of the parent's key and the tokens as u32 little-endian, or the
+// digests that tokens stand for.
 func blockKey(parent event.Digest, tokens []uint32) event.Digest {
 	message := slices.Clone(parent[:])
 	for _, t := range tokens {
+		if k, ok := event.IsDigestToken(t); ok {
+			digest := testDigest(uint32(k))
+			message = append(message, digest[:]...)
+			continue
+		}
 		message = binary.LittleEndian.AppendUint32(message, t)
 	}
 	return sha256.Sum256(message)
@@ -676,13 +682,17 @@ func (m *model) create(scope *mScope, p bindings.Prompt,
 	}
 	m.created++
 	m.asked += uint64(len(p.Tokens) / m.blockSize)
+	whole := p.Tokens[:len(p.Tokens)/m.blockSize*m.blockSize]
 	var waits []mFence
 	if suspended {
 		s.suspended, s.fresh, s.backoff = true, true, p.MatchBackoff
 		m.suspensions++
 		s.suspendedAt = m.suspensions
 		s.matchBlocks, s.willMark, s.awaits = m.limit(p.Tokens, p.MustCompute), p.Mark, p.Wait
-		s.path = slices.Clone(p.Tokens)
+		s.path = slices.Clone(p.Tokens[:s.matchBlocks*m.blockSize])
+		if p.Mark {
+			s.path = slices.Clone(whole)
+		}
 		if p.Wait && computed.blocks != 0 {
 			m.pending.await(s, computed, resident)
 		}
@@ -696,7 +706,7 @@ func (m *model) create(scope *mScope, p bindings.Prompt,
 		m.matched += uint64(len(found))
 		waits = m.waitsFor(s.pages, s.stream)
 		if p.Mark {
-			m.pending.promise(s, p.Tokens)
+			m.pending.promise(s, whole)
 		}
 	}
 	m.sequences = append(m.sequences, s)
