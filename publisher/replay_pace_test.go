@@ -106,6 +106,9 @@ func TestReplaySlowReadersAreServed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, f := newFakeServer(t, nil, 0)
 			n := 10000
+			if testing.Short() {
+				n = 1000
+			}
 			if c.batch > 1000 {
 				n = 20
 			}

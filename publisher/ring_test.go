@@ -126,7 +126,11 @@ func TestRingAgainstModel(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	for range 60 {
+	rings := 60
+	if testing.Short() {
+		rings = 15
+	}
+	for range rings {
 		maxBatches, maxBytes := 1+rnd.IntN(200), int64(rnd.IntN(3)*rnd.IntN(1<<20))
 		r := newRing(maxBatches, maxBytes)
 		type open struct {

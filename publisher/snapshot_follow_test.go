@@ -119,7 +119,11 @@ func TestFollowThroughSnapshots(t *testing.T) {
 				slow.until(what+", slow", want)
 			}
 			both("late")
-			for round := range 6 {
+			rounds := 6
+			if testing.Short() {
+				rounds = 4 // the reset and the resync are among them
+			}
+			for round := range rounds {
 				use(1 + random.IntN(4))
 				both("a little")
 				for range 10 {
@@ -198,6 +202,10 @@ func TestFollowASnapshotOfNothing(t *testing.T) {
 // The same while the cache never rests: blocks are deferred, evicted and reset,
 // followers read as they please, and in the end all know the same.
 func TestFollowThroughSnapshotsUnderLoad(t *testing.T) {
+	load := 3 * time.Second
+	if testing.Short() {
+		load = time.Second
+	}
 	for _, pad := range []int{65536, 0} {
 		random := rand.New(rand.NewPCG(seedOf(t), 5))
 		o := snapshotOptions(t)
@@ -241,7 +249,7 @@ func TestFollowThroughSnapshotsUnderLoad(t *testing.T) {
 				}
 			}))
 		}
-		for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+		for end := time.Now().Add(load); time.Now().Before(end); {
 			f := all[random.IntN(len(all))]
 			for range random.IntN(200) {
 				if !f.take(0) {
