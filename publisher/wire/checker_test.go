@@ -235,6 +235,9 @@ func TestCheckedEventsEncode(t *testing.T) {
 			}
 		}
 	})
+	if testing.Short() {
+		return // a fifth of the draws, which may well lack one of the outcomes
+	}
 	for _, encoding := range encodings {
 		if passed[encoding] == 0 || refused[encoding] == 0 || (noSlot[encoding] == 0) != (encoding == Map) {
 			t.Errorf("%v: %d passed, %d were refused and %d had no place: nothing is shown",
