@@ -97,6 +97,8 @@ kvc_status Manager::RetainOne(const kvc_retain_item& item, Turn* turn, kvc_error
   }
   if (!Attached(*seq)) return KVC_OK;  // its blocks are gone
   const uint8_t own = ClassOf(item.priority);
+  // Before anything points into the rules.
+  if (open_end) ReserveRule(seq);
   std::vector<RetentionRule>& rules = seq->rules;
   const auto over =
       std::lower_bound(rules.begin(), rules.end(), item.first_token,
@@ -111,7 +113,6 @@ kvc_status Manager::RetainOne(const kvc_retain_item& item, Turn* turn, kvc_error
                   "16 ranges of later blocks wait for them already; say more when they are there");
     }
   }
-  if (open_end) ReserveRule(seq);
   // From here on nothing throws.
   // Last block first: then a block that is raised has raised those before it.
   const uint64_t full = seq->linked;
