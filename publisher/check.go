@@ -24,6 +24,8 @@ const (
 	maxTimeout = 24 * time.Hour
 	// maxTopic is the longest topic in bytes.
 	maxTopic = 255
+
+	keyResyncInterval = "resync_interval"
 )
 
 // settings is what New makes of Options: checked and resolved.
@@ -131,6 +133,7 @@ func (o Options) check() (*settings, error) {
 		{"heartbeat", o.Heartbeat, maxTimeout},
 		{"zmtp_heartbeat", o.ZMTPHeartbeat, maxTimeout},
 		{"zmtp_timeout", o.ZMTPTimeout, maxTimeout},
+		{keyResyncInterval, o.ResyncInterval, maxTimeout},
 	} {
 		if c.value < 0 || c.value > c.max {
 			return nil, optionError(c.key, c.value.String(), fmt.Sprintf("want 0 to %v", c.max))
@@ -143,6 +146,10 @@ func (o Options) check() (*settings, error) {
 		if c.value%time.Millisecond != 0 {
 			return nil, optionError(c.key, c.value.String(), "want whole milliseconds")
 		}
+	}
+	if o.ResyncInterval > 0 && o.ResyncInterval < minResyncGap {
+		return nil, optionError(keyResyncInterval, o.ResyncInterval.String(),
+			fmt.Sprintf("want 0 (never) or %v to %v", minResyncGap, maxTimeout))
 	}
 	var err *Error
 	if s.curve, err = loadCurve(&o); err != nil {

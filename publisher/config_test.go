@@ -28,7 +28,7 @@ func TestKeys(t *testing.T) {
 		"max_batch_events": "11", "max_batch_blocks": "12", "flush_delay": "13ms", "shutdown_timeout": "14s",
 		"heartbeat": "15s", "max_queue_bytes": "16", "replay_buffer_bytes": "17", "multimodal": "suppress",
 		"mm_token_id_offset": "18", "mm_placeholder_id": "4294967295", "lora": "id", "token_ids": "omit",
-		"replay_dialect": "legacy", "truncated_history": "empty", "replay_pad_limit": "7", "on_loss": "resync", "clear_on_start": "false", "clear_on_close": "false",
+		"replay_dialect": "legacy", "truncated_history": "empty", "replay_pad_limit": "7", "on_loss": "resync", "resync_interval": "20s", "clear_on_start": "false", "clear_on_close": "false",
 		"curve_secret_key_file": "secret", "curve_allow_file": "allow", "restart_mark": "on", "first_seq": "time", "tail_mark": "off", "max_entries": "19",
 	}
 	all := Keys()

@@ -166,6 +166,8 @@ var keys = []Key{
 	boolKey("clear_on_close", "end with a clear", func(o *Options) *bool { return &o.ClearOnClose }, "true", "false"),
 	textKey("on_loss", "after a batch that could not be sent: gap, or resync (all blocks anew)",
 		func(o *Options) *string { return (*string)(&o.OnLoss) }),
+	durationKey(keyResyncInterval, "send all blocks anew that long after the last time (0 = never)",
+		func(o *Options) *time.Duration { return &o.ResyncInterval }),
 	boolKey("restart_mark", "on or off: sgl-router's mark of a new life",
 		func(o *Options) *bool { return &o.RestartMark }, "on", "off"),
 	textKey("first_seq", "where numbers begin: zero or time", func(o *Options) *string { return (*string)(&o.FirstSeq) }),

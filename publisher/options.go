@@ -167,6 +167,12 @@ type Options struct {
 	ReplayPadLimit int
 	// OnLoss: key on_loss, default LossGap.
 	OnLoss OnLoss
+	// ResyncInterval is how long after the end of the last one (or after Start) all
+	// announced blocks are sent anew as Resync does, whether anything was lost or
+	// not: for subscribers that cannot ask for a replay. 0 = never; else 1 s to
+	// 24 h. It needs an attached source that has snapshots. Key resync_interval,
+	// default 0.
+	ResyncInterval time.Duration
 	// RanksPerHost is how many ranks share the ports of a machine, 1 to Ranks,
 	// 0 = all of them. Key ranks_per_host, default 0.
 	RanksPerHost int

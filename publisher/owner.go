@@ -162,6 +162,7 @@ func (o *owner) open(ctx context.Context) error {
 		o.marks.tail = o.s.tailDelay
 	}
 	o.marks.since, o.marks.sent = now, now
+	o.resync.interval, o.resync.next = o.s.ResyncInterval, now.Add(o.s.ResyncInterval)
 	o.restartMark()
 	if o.s.ClearOnStart {
 		o.publishClear()

@@ -35,6 +35,9 @@ type resync struct {
 	lost, lossy bool
 	due         time.Time
 	gap         time.Duration
+	// interval is after how long there is one in any case, 0 = never; next is when.
+	interval time.Duration
+	next     time.Time
 	// waiting have asked for a resync, served are those whose it is.
 	waiting, served []*resyncRequest
 }
@@ -55,22 +58,31 @@ func (r *resync) loss() {
 
 // wanted says whether a resync is to begin, and if not, for how long it is not.
 func (r *resync) wanted(now time.Time) (bool, time.Duration) {
-	switch {
-	case len(r.waiting) > 0:
+	if len(r.waiting) > 0 {
 		return true, 0
-	case !r.lost:
-		return false, noMark
 	}
-	wait := r.due.Sub(now)
+	wait := noMark
+	if r.lost {
+		wait = r.due.Sub(now)
+	}
+	if r.interval > 0 {
+		wait = min(wait, r.next.Sub(now))
+	}
 	return wait <= 0, wait
 }
 
 // announce prepares to tell, after the first clear, what the source has announced
 // before this publisher's life.
 func (o *owner) announce() error {
-	if o.s.OnLoss == LossResync && o.snapshots == nil {
-		return &Error{Op: "start", Key: "on_loss", Value: string(LossResync), Err: ErrOption,
-			Detail: "it needs an attached source that has snapshots"}
+	if o.snapshots == nil && !o.s.Disabled {
+		const detail = "it needs an attached source that has snapshots"
+		if o.s.OnLoss == LossResync {
+			return &Error{Op: "start", Key: "on_loss", Value: string(LossResync), Err: ErrOption, Detail: detail}
+		}
+		if o.s.ResyncInterval > 0 {
+			return &Error{Op: "start", Key: keyResyncInterval, Value: o.s.ResyncInterval.String(),
+				Err: ErrOption, Detail: detail}
+		}
 	}
 	if o.snapshots == nil || !o.encode {
 		return nil
@@ -91,8 +103,11 @@ func (o *owner) announce() error {
 func (o *owner) stepResync(now time.Time) (busy bool, wait time.Duration) {
 	r := &o.resync
 	if !r.active() {
+		if o.snapshots == nil {
+			return false, noMark
+		}
 		begin, wait := r.wanted(now)
-		if !begin || o.snapshots == nil {
+		if !begin {
 			return false, wait
 		}
 		snapshot, err := o.snapshots.Snapshot()
@@ -131,7 +146,11 @@ func (o *owner) endResync(now time.Time, err error) {
 	if err == nil && r.lossy {
 		err = &Error{Op: "resync", Err: ErrDropped}
 	}
-	if err != nil {
+	r.next = now.Add(r.interval)
+	if errors.Is(err, bindings.ErrClosed) {
+		// The source tells nothing any more, now or later.
+		r.lost, r.interval = false, 0
+	} else if err != nil {
 		// Subscribers do not have everything: it is tried again.
 		r.lost = o.s.OnLoss == LossResync
 		r.gap = min(max(2*r.gap, minResyncGap), maxResyncGap)

@@ -6,7 +6,9 @@ package publisher
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/kvcast/kvcast/bindings"
 	"github.com/kvcast/kvcast/bindings/event"
@@ -94,12 +96,105 @@ func TestResyncErrors(t *testing.T) {
 	if err := p.Resync(nil); !errors.Is(err, ErrOption) { //nolint:staticcheck
 		t.Errorf("%v", err)
 	}
-	o := localOptions(t)
-	o.OnLoss = LossResync
-	var e *Error
-	if err := mustNew(t, o).Start(withPatience(t)); !errors.As(err, &e) || e.Key != "on_loss" || !errors.Is(err, ErrOption) {
-		t.Errorf("on_loss without a source: %v", err)
+	for key, set := range map[string]func(*Options){
+		"on_loss":         func(o *Options) { o.OnLoss = LossResync },
+		"resync_interval": func(o *Options) { o.ResyncInterval = time.Second },
+	} {
+		o := localOptions(t)
+		set(&o)
+		var e *Error
+		if err := mustNew(t, o).Start(withPatience(t)); !errors.As(err, &e) || e.Key != key || !errors.Is(err, ErrOption) {
+			t.Errorf("%s without a source: %v", key, err)
+		}
+		// Whoever publishes nothing at all needs no source for it.
+		o.Disabled = true
+		mustStart(t, mustNew(t, o))
 	}
+}
+
+// When the next resync is due, by a clock of the test's.
+func TestResyncTimes(t *testing.T) {
+	begin := time.Unix(1000, 0)
+	at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }
+	asked := []*resyncRequest{{}}
+	for name, c := range map[string]struct {
+		r    resync
+		now  int
+		want bool
+		wait time.Duration
+	}{
+		"never":               {resync{}, 9, false, noMark},
+		"asked":               {resync{waiting: asked}, 9, true, 0},
+		"asked before due":    {resync{waiting: asked, interval: time.Minute, next: at(60)}, 9, true, 0},
+		"lost":                {resync{lost: true, due: at(9)}, 9, true, 0},
+		"lost, not due":       {resync{lost: true, due: at(12)}, 9, false, 3 * time.Second},
+		"timer":               {resync{interval: time.Minute, next: at(60)}, 60, true, 0},
+		"timer, not due":      {resync{interval: time.Minute, next: at(60)}, 9, false, 51 * time.Second},
+		"timer before a loss": {resync{interval: time.Minute, next: at(60), lost: true, due: at(70)}, 60, true, 0},
+		"a loss before timer": {resync{interval: time.Minute, next: at(60), lost: true, due: at(20)}, 20, true, 0},
+		"both later":          {resync{interval: time.Minute, next: at(60), lost: true, due: at(20)}, 15, false, 5 * time.Second},
+	} {
+		if begin, wait := c.r.wanted(at(c.now)); begin != c.want || c.want == (wait > 0) || !c.want && wait != c.wait {
+			t.Errorf("%s: %v, %v", name, begin, wait)
+		}
+	}
+	// Each resync, whoever asked for it, begins the interval anew.
+	o := &owner{p: mustNew(t, localOptions(t)), s: &settings{}}
+	o.resync.interval, o.resync.next = time.Minute, at(60)
+	o.endResync(at(40), nil)
+	if ok, wait := o.resync.wanted(at(60)); ok || wait != 40*time.Second {
+		t.Errorf("after one at 40 s: %v, %v", ok, wait)
+	}
+	// A source that is over is asked no more.
+	o.resync.lost = true
+	o.endResync(at(100), bindings.ErrClosed)
+	if ok, wait := o.resync.wanted(at(1000)); ok || wait != noMark {
+		t.Errorf("after the end: %v, %v", ok, wait)
+	}
+}
+
+// With an interval, whoever subscribes late and asks for nothing knows everything
+// after one of them; and the cache may be idle or in use.
+func TestResyncInterval(t *testing.T) {
+	o := localOptions(t)
+	o.ResyncInterval = time.Second
+	p := mustNew(t, o)
+	p.settings.ResyncInterval = 20 * time.Millisecond
+	_, m, _ := startStream(t, p, 64)
+	grow(t, p, m, 0, 12)
+	for round := range 3 {
+		s := subscribe(t, p)
+		before := p.Stats().Resyncs
+		eventually(t, "resync", func() bool { return p.Stats().Resyncs > before })
+		grow(t, p, m, 100*(round+1), 2)
+		// What the first resync tells that begins after all of it.
+		want, from := patterns(t, m, event.Signed64), p.Stats().NextSeq
+		mirror := reader.NewMirror(0)
+		for clears := 0; clears == 0 || !slices.Equal(mirror.Patterns(), want); {
+			m := s.next()
+			if m.seq < from {
+				continue
+			}
+			if isClear(m) {
+				clears++
+			}
+			if clears > 1 {
+				t.Fatalf("%d blocks after a resync, want %d", mirror.Len(), len(want))
+			}
+			if clears > 0 {
+				if err := mirror.Apply(m.batch.Events); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		s.close()
+		eventually(t, "end of the subscription", func() bool { return p.Stats().Subscriptions == 0 })
+	}
+	st := p.Stats()
+	if st.SendErrorDrops != 0 || st.InvalidEvents != 0 {
+		t.Errorf("%+v", st)
+	}
+	checkBalance(t, st, false)
 }
 
 // With on_loss a batch that could not be sent is followed by everything anew.

@@ -75,7 +75,8 @@ type Stats struct {
 	ReplayRequests, ReplayMalformed, ReplayTruncated, ReplayAborted, ReplayBatches uint64
 	// Snapshots counts the snapshots that were made for truncated replays, each for
 	// all who asked meanwhile, SnapshotErrors those that could not be made, and
-	// Resyncs how often all announced blocks were sent anew (Resync, on_loss).
+	// Resyncs how often all announced blocks were sent anew (Resync, on_loss,
+	// resync_interval).
 	Snapshots, SnapshotErrors, Resyncs uint64
 	// RingBatches and RingBytes are what is kept for replays, a contiguous run of
 	// batches that ends at the newest, and the bytes of their payloads.

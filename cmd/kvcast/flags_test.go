@@ -123,6 +123,7 @@ var badValues = map[string]map[string][]badValue{
 		"truncated-history":      {{"", "want snapshot, suffix or empty"}, {"full", "want snapshot, suffix or empty"}},
 		"replay-pad-limit":       badNumbers(badValue{"-1", "want 0 or more"}),
 		"on-loss":                {{"", "want gap or resync"}, {"clear", "want gap or resync"}},
+		"resync-interval":        badTimes("24h0m0s", badValue{"999ms", "want 0 (never) or 1s to 24h0m0s"}),
 		"clear-on-start":         badBools,
 		"restart-mark":           badSwitches,
 		"first-seq":              {{"", "want zero or time"}, {"one", "want zero or time"}},
