@@ -59,9 +59,12 @@ test-go: ## Go tests
 torture: ## Go tests of the bindings while the garbage collector never rests
 	$(GO) test -tags gctorture -run GCTorture ./bindings
 
+# These have one goroutine each, and measure memory, which detectors change, or compute for long: test-go runs them.
+MEASURING := (Decode|TokenMirror)Memory|EncodeEveryRoom|(LRU|LRFU)AgainstSimulation
+
 .PHONY: test-race
 test-race: ## Go tests under the race detector (the longest ones shortened)
-	$(GO) test -p $(TEST_JOBS) -race -short ./...
+	$(GO) test -p $(TEST_JOBS) -race -short -skip '^Test($(MEASURING))$$' ./...
 
 # Alarms that are not ours: msgpack's encoder casts a string's header to that of a slice, and so reads eight bytes
 # behind it; tests that count Go's allocations count those of the sanitizer too. publisher/wire has no C below it.
@@ -69,7 +72,7 @@ test-race: ## Go tests under the race detector (the longest ones shortened)
 test-asan: ## Go tests of the packages above C under AddressSanitizer (the longest ones shortened)
 	@if echo 'int main(void) { return 0; }' | $$($(GO) env CC) -fsanitize=address -x c - -o /dev/null 2>/dev/null; then \
 	  set -x; $(GO) test -p $(TEST_JOBS) -asan -gcflags='github.com/shamaton/msgpack/v2/...=-asan=false' -short \
-	    -skip 'Allocations' ./cgo ./bindings/... ./publisher ./publisher/subscribe; \
+	    -skip 'Allocations|^Test($(MEASURING))$$' ./cgo ./bindings/... ./publisher ./publisher/subscribe; \
 	else echo "test-asan: skipped, $$($(GO) env CC) cannot link with -fsanitize=address"; fi
 
 .PHONY: consumer
