@@ -42,6 +42,8 @@ type settings struct {
 	tailDelay time.Duration
 	// snapshotMessage is maxSnapshotMessage but in tests.
 	snapshotMessage int
+	// snapshotWindow is snapshotWindow but in tests.
+	snapshotWindow time.Duration
 }
 
 // wireConfig is the form in which events travel.
@@ -52,7 +54,8 @@ func (o Options) wireConfig() wire.Config {
 // check validates the options and resolves topic and endpoint. It looks at
 // nothing but its input and the files of keys.
 func (o Options) check() (*settings, error) {
-	s := &settings{Options: o, tailDelay: tailDelay, snapshotMessage: maxSnapshotMessage}
+	s := &settings{Options: o, tailDelay: tailDelay, snapshotMessage: maxSnapshotMessage,
+		snapshotWindow: snapshotWindow}
 	if o.Kind != "" && o.Kind != KindZMQ && o.Kind != KindNull {
 		return nil, optionError("publisher", string(o.Kind), "want zmq or null")
 	}

@@ -99,7 +99,9 @@ type replayServer struct {
 	// hub makes snapshots, nil without; padLimit bounds what is filled up.
 	hub      *snapshotHub
 	padLimit int
-	topic    []byte
+	// snapshotWindow is snapshotWindow but in tests.
+	snapshotWindow time.Duration
+	topic          []byte
 	// now is time.Now.
 	now func() time.Time
 
@@ -141,6 +143,10 @@ type replay struct {
 	window          time.Time
 	messages, bytes int
 	slow            bool
+	// total is the bytes of all messages taken, snapshot the use that is made of a
+	// snapshot.
+	total    uint64
+	snapshot snapshotUse
 }
 
 // took notes a message that has been taken.
@@ -148,6 +154,7 @@ func (r *replay) took(bytes int, now time.Time) {
 	r.progress, r.pause = now, 0
 	r.messages++
 	r.bytes += bytes
+	r.total += uint64(bytes)
 }
 
 // judge ends a window that is over. One that was looked at late, because the
@@ -163,7 +170,7 @@ func newReplayServer(s *settings, socket replaySocket, r *ring, c *replayCounter
 	return &replayServer{
 		socket: socket, ring: r, counters: c,
 		dialect: s.ReplayDialect, policy: s.TruncatedHistory,
-		padLimit: s.ReplayPadLimit, topic: []byte(s.topic),
+		padLimit: s.ReplayPadLimit, snapshotWindow: s.snapshotWindow, topic: []byte(s.topic),
 		now: time.Now, waiting: waitingList{max: maxWaiting},
 		handed: make(map[connection]uint64), pruneAt: maxWaiting,
 		closing: make(chan struct{}), done: make(chan struct{}),
@@ -219,6 +226,7 @@ func (s *replayServer) round() bool {
 		}
 	default:
 		s.makePlace()
+		s.makeRoom()
 		s.admit(now)
 	}
 	if s.ring.overPinned() {
@@ -336,7 +344,9 @@ func (s *replayServer) step(r *replay, now time.Time) bool {
 	}
 	s.frames = append(frames, wire.AppendSeq(s.seq[:0], seq), payload)
 	result := sendFull
-	if !s.full(r, now) {
+	full := s.full(r, now)
+	r.snapshot.judge(r.arrived(), now, s.snapshotWindow)
+	if !full {
 		result = s.socket.send(s.frames)
 	}
 	switch result {

@@ -116,6 +116,23 @@ func (a *snapshotAnswer) done() bool {
 	}
 }
 
+// short says that somebody waits for a snapshot for which there is no room.
+func (h *snapshotHub) short() bool {
+	if !h.wanted.Load() {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.pending != nil && h.alive >= maxSnapshots
+}
+
+// used returns how many use an answer.
+func (a *snapshotAnswer) used() int {
+	a.hub.mu.Lock()
+	defer a.hub.mu.Unlock()
+	return a.users
+}
+
 // room says that another snapshot may be pinned.
 func (h *snapshotHub) room() bool {
 	h.mu.Lock()

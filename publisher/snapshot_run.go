@@ -119,7 +119,7 @@ func (s *replayServer) waits(r *replay, now time.Time) bool {
 	r.wanted = nil
 	if done && a.err == nil {
 		if run, err := newSnapshotRun(a, r.start, s.padLimit); err == nil {
-			r.run = run
+			r.run, r.snapshot = run, snapshotUse{window: now, from: r.arrived()}
 			return false
 		}
 	}
