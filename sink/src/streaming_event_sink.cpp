@@ -318,9 +318,16 @@ kvc_status StreamingEventSink::Drain(uint64_t max_events, uint64_t max_blocks,
 PinResult StreamingEventSink::Pin(std::unique_ptr<Snapshot>* out) {
   const streaming_event_sink::Turn turn(draining_);
   if (!turn.mine()) return PinResult::kDraining;
+  if (of_nothing_ != nullptr && !of_nothing_->released.load(std::memory_order_acquire)) {
+    return PinResult::kPinned;
+  }
+  of_nothing_.reset();
   if (!ready_.load(std::memory_order_acquire)) {
-    *out = std::make_unique<Snapshot>(SnapshotForm{options_.projector.hash_form, 1, 0, false},
-                                      WireScopes{});
+    auto snapshot = std::make_unique<Snapshot>(
+        SnapshotForm{options_.projector.hash_form, 1, 0, false}, WireScopes{});
+    of_nothing_ = std::make_shared<MirrorVersion>(ChunkLayout(1));
+    snapshot->Read(of_nothing_);
+    *out = std::move(snapshot);
     return PinResult::kDone;
   }
   if (projector_->Pinned()) return PinResult::kPinned;

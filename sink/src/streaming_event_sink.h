@@ -117,6 +117,8 @@ class StreamingEventSink final : public EventSink {
   bool stored_since_clear_ = false;
 
   std::unique_ptr<Projector> projector_;
+  // The snapshot opened before Attach, which may be open still. Drainer only.
+  std::shared_ptr<MirrorVersion> of_nothing_;
   std::mutex host_mutex_;
   SinkHost* host_ = nullptr;  // under host_mutex_
   // Attached once and for all (ready_), written by a manager now (attached_),

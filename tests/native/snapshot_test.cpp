@@ -213,6 +213,31 @@ TEST(Snapshots, OfAStreamThatHasNothing) {
   ASSERT_EQ(kvc_stream_snapshot_open(stream, &snapshot, nullptr), KVC_OK);
   EXPECT_EQ(kvc_stream_snapshot_next(snapshot, 0, 0, &batch, nullptr), KVC_END);
   kvc_stream_snapshot_close(snapshot);
+  // There is one at a time here, too, also when a manager has come meanwhile.
+  const auto second = [&stream] {
+    kvc_snapshot* other = nullptr;
+    kvc_error error;
+    const kvc_status status = kvc_stream_snapshot_open(stream, &other, &error);
+    if (status == KVC_BUSY) {
+      EXPECT_STREQ(error.message, "another snapshot of this stream is open");
+    }
+    EXPECT_EQ(other == nullptr, status != KVC_OK);
+    kvc_stream_snapshot_close(other);
+    return status;
+  };
+  ASSERT_EQ(kvc_stream_snapshot_open(stream, &snapshot, nullptr), KVC_OK);
+  EXPECT_EQ(second(), KVC_BUSY);
+  kvc_config manager_config;
+  kvc_config_init(&manager_config);
+  manager_config.tokens_per_block = 2;
+  manager_config.capacity_blocks = 4;
+  kvc_manager* manager = nullptr;
+  ASSERT_EQ(kvc_manager_create(&manager_config, stream, &manager, nullptr), KVC_OK);
+  EXPECT_EQ(second(), KVC_BUSY);
+  EXPECT_EQ(kvc_stream_snapshot_next(snapshot, 0, 0, &batch, nullptr), KVC_END);
+  kvc_stream_snapshot_close(snapshot);
+  EXPECT_EQ(second(), KVC_OK);
+  ASSERT_EQ(kvc_manager_destroy(manager, nullptr), KVC_OK);
   kvc_stream_destroy(stream);
   // Attached, and still nothing.
   Harness harness(2, 16, Options(16));
