@@ -16,10 +16,19 @@ import (
 func TestMultimodalToSubscriber(t *testing.T) {
 	const offset = 200000
 	image := event.DigestToken
-	for _, form := range []MultimodalForm{MultimodalTensorRT, MultimodalExtraKeys, MultimodalSuppress} {
-		t.Run(string(form), func(t *testing.T) {
+	for _, c := range []struct {
+		form, acts MultimodalForm
+		encoding   wire.Encoding
+	}{
+		{MultimodalTensorRT, MultimodalTensorRT, wire.Map}, {MultimodalExtraKeys, MultimodalExtraKeys, wire.Map},
+		{MultimodalSuppress, MultimodalSuppress, wire.Map}, {MultimodalExtraKeys, MultimodalExtraKeys, wire.Array},
+		{MultimodalExtraKeys, MultimodalExtraKeys, wire.ArrayShort}, {MultimodalSuppress, MultimodalSuppress, wire.Array},
+		{MultimodalAuto, MultimodalTensorRT, wire.Map}, {MultimodalAuto, MultimodalSuppress, wire.Array},
+		{MultimodalAuto, MultimodalSuppress, wire.ArrayShort},
+	} {
+		t.Run(string(c.form)+" "+c.encoding.String(), func(t *testing.T) {
 			o := localOptions(t)
-			o.Multimodal, o.MMTokenIDOffset = form, offset
+			o.Multimodal, o.MMTokenIDOffset, o.Encoding = c.form, offset, c.encoding
 			stream, manager := newAllocator(t, o.StreamConfig(), bindings.Config{
 				TokensPerBlock: 4, CapacityBlocks: 16, MaxDigests: 4,
 			})
@@ -63,7 +72,7 @@ func TestMultimodalToSubscriber(t *testing.T) {
 				}
 				events = append(events, m.batch.Events...)
 			}
-			switch form {
+			switch c.acts {
 			case MultimodalSuppress:
 				if st, err := stream.Stats(); len(events) != 1 || len(events[0].Hashes) != 1 || err != nil || st.MultimodalBlocksSuppressed != 2 {
 					t.Errorf("%+v, %+v, %v", events, st, err)

@@ -41,13 +41,18 @@ const (
 	maxKept = 8 << 20
 )
 
+// batchEncoder is *wire.Encoder.
+type batchEncoder interface {
+	AppendBatch(dst []byte, ts float64, events []event.Event, rank uint64) ([]byte, error)
+}
+
 // owner is the goroutine that owns the socket, with what only it may touch.
 type owner struct {
 	p         *Publisher
 	s         *settings
 	transport transport
 	encode    bool
-	encoder   *wire.Encoder
+	encoder   batchEncoder
 	config    wire.Config
 	// ring and replay are nil without replays.
 	ring   *ring
@@ -124,7 +129,7 @@ func (p *Publisher) own(ctx context.Context, attempt *startAttempt, source Sourc
 // endpoint is free again.
 func (o *owner) open(ctx context.Context) error {
 	var err error
-	if o.encoder, err = wire.NewEncoder(o.config); err != nil {
+	if o.encoder, err = o.p.newEncoder(o.config); err != nil {
 		return &Error{Op: "start", Err: ErrOption, Cause: err} // New has checked it
 	}
 	if err := o.announce(); err != nil {

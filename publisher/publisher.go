@@ -54,6 +54,9 @@ type Publisher struct {
 	gate *gate
 	// newTransport is replaced by tests that need a failing one.
 	newTransport func() transport
+	// newEncoder is replaced by tests that need a failing one: what passes the
+	// checks before it can be encoded.
+	newEncoder func(wire.Config) (batchEncoder, error)
 
 	// publishMu makes Publish calls take turns; it protects validator.
 	publishMu sync.Mutex
@@ -136,6 +139,7 @@ func New(o Options) (*Publisher, error) {
 		state:     StateNew,
 		queue:     queue{maxLen: o.MaxQueueSize, maxBytes: o.MaxQueueBytes},
 	}
+	p.newEncoder = func(c wire.Config) (batchEncoder, error) { return wire.NewEncoder(c) }
 	p.newTransport = func() transport {
 		if s.Kind == KindNull {
 			return nullTransport{}
