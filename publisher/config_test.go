@@ -124,6 +124,9 @@ func TestProfiles(t *testing.T) {
 		"lora":           {"id+name", "id+name", "id", "id+name", "id", "id", "id", "id+name", "id+name"},
 		"replay_dialect": {"topic", "topic", "topic", "topic", "off", "topic", "topic", "topic", "topic"},
 		"restart_mark":   {"off", "off", "off", "on", "off", "off", "off", "off", "off"},
+		"truncated_history": {"snapshot", "snapshot", "suffix", "snapshot", "snapshot", "snapshot", "suffix", "snapshot",
+			"snapshot"},
+		"replay_pad_limit": {"65536", "1000000", "65536", "65536", "65536", "65536", "65536", "65536", "65536"},
 	} {
 		k, _ := lookupKey(key)
 		for i, name := range columns {
