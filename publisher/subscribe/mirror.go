@@ -118,16 +118,12 @@ func (m *Mirror) storeAll(e *wire.Event, bit uint64) error {
 	}
 	parent, hasParent := m.find(e.Parent), e.HasParent
 	for i, h := range e.Hashes {
-		id, what, err := m.store(h, parent, hasParent, bit)
+		id, _, err := m.store(h, parent, hasParent, bit)
 		if err != nil {
 			return err
 		}
 		if m.index != nil {
-			if what == otherParent {
-				above = m.index.of(h)
-			} else {
-				above = m.index.add(id, i, h, &content, above)
-			}
+			above = m.index.add(id, i, h, &content, above)
 		}
 		parent, hasParent = id, true
 	}
@@ -214,6 +210,9 @@ func (m *Mirror) store(h wire.Hash, parent uint32, hasParent bool, bit uint64) (
 		b := &m.blocks[id]
 		switch {
 		case b.hasParent != hasParent, parent != 0 && m.parentOf(b) != 0 && parent != b.parent:
+			// Where it is does not depend on what it is said to hang on: copies in
+			// another medium are often told without a parent.
+			b.places |= bit
 			return id, otherParent, nil
 		case b.places&bit != 0:
 			return id, again, nil

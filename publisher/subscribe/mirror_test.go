@@ -13,8 +13,8 @@ import (
 )
 
 // Random events, most of them against the contract, in lock-step with a plain
-// set of pairs; with integer and with bytes hashes. Block n always hangs on n-1,
-// which need not be there.
+// set of pairs; with integer and with bytes hashes. Block n hangs on n-1, which
+// need not be there, or is said to hang on something else.
 func TestMirrorEqualsModel(t *testing.T) {
 	const seed = 20240607
 	t.Logf("seed %d", seed)
@@ -48,6 +48,9 @@ func TestMirrorEqualsModel(t *testing.T) {
 				if e.HasParent {
 					e.Parent = hash(from - 1)
 				}
+				if rng.IntN(5) == 0 {
+					e.HasParent, e.Parent = rng.IntN(2) == 0, hash(1+rng.Uint64N(40))
+				}
 				for n := from; n <= min(from+rng.Uint64N(5), 40); n++ {
 					e.Hashes = append(e.Hashes, hash(n))
 					model[pair{n, place}] = true
@@ -72,6 +75,38 @@ func TestMirrorEqualsModel(t *testing.T) {
 			}
 			if used := len(m.blocks) - 1 - len(m.free); used != m.Len() {
 				t.Fatalf("round %d, step %d: %d ids in use for %d blocks", round, step, used, m.Len())
+			}
+		}
+	}
+}
+
+// Engines tell of copies in another medium without tokens and without a parent,
+// before or after the block itself, and the copy may be what stays.
+func TestMirrorOfCopiesWithoutAParent(t *testing.T) {
+	tokens := []uint32{1, 2, 3, 4, 5, 6}
+	hashes := []wire.Hash{wire.HashOf(11, 0), wire.HashOf(12, 0), wire.HashOf(13, 0)}
+	own := wire.Event{Kind: wire.KindStored, Hashes: hashes, Tokens: tokens, BlockSize: 2, Medium: "GPU", HasMedium: true}
+	copies := wire.Event{Kind: wire.KindStored, Hashes: hashes[1:], BlockSize: 2, Medium: "CPU", HasMedium: true}
+	gone := func(medium string) wire.Event {
+		return wire.Event{Kind: wire.KindRemoved, Hashes: hashes[1:], Medium: medium, HasMedium: true}
+	}
+	for name, order := range map[string][]wire.Event{"after": {own, copies}, "before": {copies, own}} {
+		for first, second := range map[string]string{"GPU": "CPU", "CPU": "GPU"} {
+			m := NewTokenMirror(0)
+			for i, step := range []struct {
+				events []wire.Event
+				want   int
+			}{{order, 3}, {[]wire.Event{gone(first)}, 3}, {[]wire.Event{gone(second)}, 1}, {[]wire.Event{own}, 3}} {
+				if err := m.Apply(step.events); err != nil {
+					t.Fatal(err)
+				}
+				checkIndex(t, m)
+				if got := m.MatchHashes(hashes); got != step.want {
+					t.Errorf("%s, %s first, step %d: %d blocks by hash, want %d", name, first, i, got, step.want)
+				}
+				if got := m.Match(Prompt{Tokens: tokens}); got != step.want {
+					t.Errorf("%s, %s first, step %d: %d blocks by tokens, want %d", name, first, i, got, step.want)
+				}
 			}
 		}
 	}
