@@ -774,15 +774,24 @@ func (m *model) grow(s *mSequence, capacityTokens int, copies bindings.DeviceStr
 	if !possible {
 		return mGrow{err: bindings.ErrNotNow, copied: -1}
 	}
-	var made []*mPage
 	for _, keeper := range stripped {
 		m.reclaimed += uint64(len(keeper.pages))
 		m.strip(keeper)
 	}
+	r := mGrow{added: need, evicted: demand, victims: victims, copied: -1}
+	// The first of all takes the place of the one that is shared. That one may have no
+	// holder left, of those that were stripped, and then it can be the next.
+	give := func(p *mPage) {
+		if shares && r.copied < 0 {
+			m.makeCopy(s, p, copies, after, &r)
+			return
+		}
+		s.pages = append(s.pages, p)
+	}
 	// Pages that only this stream can use come first, those with the oldest
 	// fences before the others, then free ones, then those of the victims.
 	for range need - demand {
-		made = append(made, m.takePage(s.stream))
+		give(m.takePage(s.stream))
 	}
 	for _, b := range victims {
 		if b.tail == nil {
@@ -795,14 +804,8 @@ func (m *model) grow(s *mSequence, capacityTokens int, copies bindings.DeviceStr
 			m.evictedTTL++
 		}
 		m.evict(b)
-		made = append(made, &mPage{holders: 1})
+		give(&mPage{holders: 1})
 	}
-	r := mGrow{added: need, evicted: demand, victims: victims, copied: -1}
-	if shares {
-		m.makeCopy(s, made[0], copies, after, &r)
-		made = made[1:]
-	}
-	s.pages = append(s.pages, made...)
 	m.notePeak()
 	return r
 }

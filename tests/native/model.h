@@ -395,21 +395,19 @@ class Model : public ModelDevice {
         after.push_back(Record(s.stream).front());
       }
     }
-    std::vector<ModelPageRef> made;
     for (ModelSequence* keeper : stripped) {
       counts.reclaimed_pages += keeper->pages.size();
       Strip(*keeper);
     }
-    // First pages that only this stream may use, those with the oldest fences
-    // before the others, then free ones, then those of the victims.
-    for (uint64_t i = 0; i < need - demand; ++i) made.push_back(TakePage(s.stream));
-    for (const ModelBlockRef& block : victims) {
-      result.victims.push_back(block);
-      Evict(block);
-      made.push_back(NewPage());
-    }
-    if (shared) {
-      // The first of all takes the place of the one that is shared.
+    // The first of all takes the place of the one that is shared. That one may have no holder
+    // left, of those that were stripped, and then it can be the next.
+    bool copy = shared;
+    const auto give = [&](const ModelPageRef& page) {
+      if (!copy) {
+        s.pages.push_back(page);
+        return;
+      }
+      copy = false;
       const uint64_t on = queues ? s.stream : copies;
       const ModelPageRef old = s.pages[tail];
       result.copied_block = static_cast<uint32_t>(tail);
@@ -419,15 +417,21 @@ class Model : public ModelDevice {
       const ModelFence fence = Record(on).front();
       old->used.push_back(fence);
       if (!queues) {
-        made.front()->ready.push_back(fence);
+        page->ready.push_back(fence);
         result.wait = fence;
       }
-      s.pages[tail] = made.front();
-      made.erase(made.begin());
+      s.pages[tail] = page;
       Drop(old, {});
       ++counts.copied_pages;
+    };
+    // First pages that only this stream may use, those with the oldest fences
+    // before the others, then free ones, then those of the victims.
+    for (uint64_t i = 0; i < need - demand; ++i) give(TakePage(s.stream));
+    for (const ModelBlockRef& block : victims) {
+      result.victims.push_back(block);
+      Evict(block);
+      give(NewPage());
     }
-    s.pages.insert(s.pages.end(), made.begin(), made.end());
     for (const ModelBlockRef& block : victims) {
       counts.evicted_ended_blocks += block->own < 0 ? 1 : 0;
       counts.evicted_ttl_blocks += block->expired ? 1 : 0;
