@@ -26,7 +26,7 @@ type mTarget struct {
 	committed int        // before the step
 	// The pages that it had before the step are its own, and stay, as far as is drawn.
 	keeps  bool
-	closes bool // something that may close it has been drawn
+	closes bool // something that surely closes it has been drawn
 }
 
 // mWaiting is what a device stream has to wait for after a step.
@@ -370,5 +370,6 @@ func (x *mStep) stopOrClose(t *rapid.T, target *mTarget) {
 			target.s = nil
 		})
 	}
-	target.keeps, target.closes = false, true
+	target.keeps = false
+	target.closes = target.closes || kind != "hold" // of a suspended one there is no hold
 }
