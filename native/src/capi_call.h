@@ -37,11 +37,14 @@ void RequireArray(const T* array, uint64_t count, const char* message) {
 }
 
 // Copies the part of a caller's struct that both sides know. An older caller
-// leaves the rest at its defaults; a newer one knows things we cannot do.
+// leaves the rest at its defaults; a newer one knows things we cannot do. A size that no
+// compiler gives a struct would end within a member: half of a pointer is nobody's default.
 template <typename T>
 void ReadSized(T* mine, const T* theirs, const char* what) {
   Require(theirs != nullptr, what);
-  Require(theirs->struct_size >= sizeof(uint32_t) && theirs->struct_size <= sizeof(T), what);
+  Require(theirs->struct_size >= sizeof(uint32_t) && theirs->struct_size <= sizeof(T) &&
+              theirs->struct_size % alignof(T) == 0,
+          what);
   std::memcpy(mine, theirs, theirs->struct_size);
   mine->struct_size = sizeof(T);
 }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstddef>
 #include <thread>
 #include <vector>
 
@@ -234,6 +235,11 @@ TEST_F(StepTest, ArraysAndSizesAreChecked) {
   in.struct_size += 8;
   EXPECT_EQ(kvc_step(m, 1, &op, &in, &r, nullptr, nullptr), KVC_INVALID_ARGUMENT);
   in.struct_size -= 8;
+  for (const uint32_t within : {1u, 4u}) {
+    kvc_step_input cut = in;  // within the place of prompts[], which would be half a pointer
+    cut.struct_size = offsetof(kvc_step_input, prompts) + within;
+    EXPECT_EQ(kvc_step(m, 1, &op, &cut, &r, nullptr, nullptr), KVC_INVALID_ARGUMENT) << within;
+  }
   in.tokens = nullptr;
   EXPECT_EQ(kvc_step(m, 1, &op, &in, &r, nullptr, nullptr), KVC_INVALID_ARGUMENT);
   in.token_count = 0;
