@@ -315,15 +315,13 @@ class Model : public ModelDevice {
     uint64_t need = target > s.pages.size() ? target - s.pages.size() : 0;
     const size_t tail = s.tokens.size() / block_;
     if (shared) ++need;
-    Poll();
-    uint64_t own = 0;
-    for (const ModelPageRef& page : quarantine_) own += UsableBy(page->used, s.stream) ? 1 : 0;
+    const uint64_t available = Available(s.stream);
     uint64_t demand = 0;
     std::vector<ModelBlockRef> victims;
     std::vector<ModelSequence*> stripped;
     // With `unshare`: whoever keeps that page gives up what it keeps in any case.
     const auto plan = [&](const ModelPageRef& unshare) {
-      demand = need > own + free_ ? need - own - free_ : 0;
+      demand = need > available ? need - available : 0;
       victims = Victims(demand, s.stream);
       stripped.clear();
       if (victims.size() == demand && unshare == nullptr) return true;
@@ -368,10 +366,10 @@ class Model : public ModelDevice {
       }
     }
     if (!enough) {
-      demand = need > own + free_ ? need - own - free_ : 0;
+      demand = need > available ? need - available : 0;
       ++counts.refused_not_now;
       result.status = KVC_NOT_NOW;
-      result.leaving_min = static_cast<uint32_t>(quarantine_.size() - own);
+      result.leaving_min = static_cast<uint32_t>(quarantine_.size() + free_ - available);
       result.leaving_max =
           static_cast<uint32_t>(result.leaving_min + cached() - Victims(demand, s.stream).size());
       return result;
@@ -825,6 +823,13 @@ class Model : public ModelDevice {
         ++page;
       }
     }
+  }
+  // Pages that work on the stream can have without an eviction.
+  [[nodiscard]] uint64_t Available(uint64_t stream) {
+    Poll();
+    uint64_t own = 0;
+    for (const ModelPageRef& page : quarantine_) own += UsableBy(page->used, stream) ? 1 : 0;
+    return free_ + own;
   }
   [[nodiscard]] uint64_t Live() const { return total_ - free_ - quarantine_.size() - cached(); }
   [[nodiscard]] uint64_t Roots() const { return RootKeys().size(); }
