@@ -103,3 +103,10 @@ func bytesAcked(fd int) (n uint64, ok bool) {
 	}
 	return info.Bytes_acked, true
 }
+
+// bytesUnread returns how much memory takes what a socket of the machine's own has
+// sent and its other side has not read; 0 if that is nothing.
+func bytesUnread(fd int) (n int, ok bool) {
+	n, err := unix.IoctlGetInt(fd, unix.TIOCOUTQ)
+	return n, err == nil
+}

@@ -13,6 +13,8 @@ func bytesReceived(int) (n uint64, ok bool) { return 0, false }
 
 func bytesAcked(int) (n uint64, ok bool) { return 0, false }
 
+func bytesUnread(int) (n int, ok bool) { return 0, false }
+
 type reserve struct{}
 
 func newReserve() reserve { return reserve{} }

@@ -122,8 +122,9 @@ type Options struct {
 	// has at most a quarter of the descriptors that the process may open, 4096 at
 	// most, or somewhat more than WaitSubscribers, as connections: beyond that
 	// those are cut off that ask for nothing, then the newest. Of an ipc peer the
-	// system does not tell what it has sent, so nobody is cut off there: put the
-	// path where only those can open it who are trusted not to flood.
+	// system does not tell what it has sent, so nobody is cut off there for that: put
+	// the path where only those can open it who are trusted not to flood. What waits
+	// for a peer that asks for replays and does not read them is bounded there as well.
 	Endpoint string
 	// Rank is the global data-parallel rank, 0 <= Rank < Ranks; it is the third
 	// element of every payload. Key data_parallel_rank, default 0.

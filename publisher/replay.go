@@ -4,7 +4,6 @@
 package publisher
 
 import (
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,12 +23,6 @@ const (
 	// so as soon as any peer is.
 	minPause = time.Millisecond
 	maxPause = 10 * time.Millisecond
-	// maxUnacked is what may be under way to one peer before it gets its next
-	// message. ZeroMQ bounds what waits for a peer by messages only, which may be
-	// large; and what it has been given stays in memory when the replay is over,
-	// also for whoever asked for a little, often, and reads nothing. At a round
-	// trip of 100 ms it makes 10 MB/s.
-	maxUnacked = 1 << 20
 	// maxStall is how long a replay may make no progress.
 	maxStall = 30 * time.Second
 	// A place is lent to whoever uses it. Else as many peers as there are places,
@@ -75,6 +68,10 @@ type replaySocket interface {
 	// acked returns how many bytes of what was sent over a connection have
 	// arrived at its other side, since it began; not ok if that is not known.
 	acked(c connection) (n uint64, ok bool)
+	// unread returns how much of what was sent over a connection waits in the system
+	// for its other side; it is asked where acked does not know. 0 says little while
+	// ZeroMQ may still have some. Not ok if that is not known either.
+	unread(c connection) (n int, ok bool)
 	// wait returns when a message can be received, after wake, or after timeout;
 	// a negative one is none.
 	wait(timeout time.Duration) error
@@ -107,9 +104,9 @@ type replayServer struct {
 
 	active  []*replay
 	waiting waitingList
-	// handed is how many bytes have been handed to the socket for a connection,
-	// where it is known how many arrive. It is pruned when it has pruneAt entries.
-	handed  map[connection]uint64
+	// handed is what has been handed to the socket for a connection, where it is known
+	// what becomes of it. It is pruned when it has pruneAt entries.
+	handed  map[connection]handedOver
 	pruneAt int
 	frames  [][]byte
 	seq     [wire.SeqLen]byte
@@ -136,8 +133,10 @@ type replay struct {
 	// whose queue is full.
 	progress, resume time.Time
 	pause            time.Duration
-	// acked is what had arrived over the connection when last looked.
-	acked uint64
+	// acked is what had arrived over the connection when last looked, unread what
+	// waited in the system, where only that is known.
+	acked  uint64
+	unread int
 	// Since window began, messages and bytes have been taken; slow is what was
 	// found of the window before.
 	window          time.Time
@@ -172,7 +171,7 @@ func newReplayServer(s *settings, socket replaySocket, r *ring, c *replayCounter
 		dialect: s.ReplayDialect, policy: s.TruncatedHistory,
 		padLimit: s.ReplayPadLimit, snapshotWindow: s.snapshotWindow, topic: []byte(s.topic),
 		now: time.Now, waiting: waitingList{max: maxWaiting},
-		handed: make(map[connection]uint64), pruneAt: maxWaiting,
+		handed: make(map[connection]handedOver), pruneAt: maxWaiting,
 		closing: make(chan struct{}), done: make(chan struct{}),
 	}
 }
@@ -351,7 +350,7 @@ func (s *replayServer) step(r *replay, now time.Time) bool {
 	}
 	switch result {
 	case sendDone:
-		s.note(r.from, s.frames[1:])
+		s.note(r.from, s.frames[1:], now)
 		r.took(len(payload), now)
 		if !more {
 			return false
@@ -373,42 +372,6 @@ func (s *replayServer) step(r *replay, now time.Time) bool {
 		s.dropped(1)
 		return false
 	}
-}
-
-// full says that enough is under way to a peer. What arrives is progress, also
-// if it is part of a message.
-func (s *replayServer) full(r *replay, now time.Time) bool {
-	acked, ok := s.socket.acked(r.from)
-	if !ok {
-		return false
-	}
-	if acked > r.acked {
-		r.acked, r.progress, r.pause = acked, now, 0
-	}
-	handed, known := s.handed[r.from]
-	if !known && len(s.handed) >= s.pruneAt {
-		maps.DeleteFunc(s.handed, func(c connection, _ uint64) bool { return !c.open() })
-		s.pruneAt = 2*len(s.handed) + maxWaiting
-	}
-	// Handshakes and answers to heartbeats arrive, too.
-	handed = max(handed, acked)
-	s.handed[r.from] = handed
-	return handed-acked > maxUnacked
-}
-
-// note adds frames to what was handed over, with what ZMTP puts before each.
-func (s *replayServer) note(c connection, frames [][]byte) {
-	handed, known := s.handed[c]
-	if !known {
-		return
-	}
-	for _, f := range frames {
-		handed += uint64(len(f)) + 2
-		if len(f) > 255 {
-			handed += 7
-		}
-	}
-	s.handed[c] = handed
 }
 
 // abortOldest aborts the replay that keeps the oldest batches.

@@ -5,6 +5,8 @@ package publisher
 
 import (
 	"fmt"
+	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 )
@@ -176,7 +178,7 @@ func TestReplayWaitsForWhatIsUnderWay(t *testing.T) {
 	// Those that have ended are forgotten.
 	s.pruneAt = 1
 	other := ownConnection(t)
-	s.handed[connection{-1, 1}] = 1
+	s.handed[connection{-1, 1}] = handedOver{bytes: 1}
 	f.arrived[other] = 0
 	f.request("b", 9, other)
 	idle(t, s, f)
@@ -185,9 +187,73 @@ func TestReplayWaitsForWhatIsUnderWay(t *testing.T) {
 	}
 }
 
-// Peers that ask often and read nothing do not fill the memory.
+// Where it is only known what the system still has for a peer, an empty buffer is
+// believed after a moment, and what changes in it is progress.
+func TestReplayWaitsForWhatIsUnread(t *testing.T) {
+	s, f := newFakeServer(t, nil, 0)
+	const batch = 300 << 10
+	for seq := range uint64(10) {
+		s.ring.push(seq, pattern(seq, batch))
+	}
+	from := ownConnection(t)
+	f.left = map[connection]int{from: 0}
+	f.request("a", 0, from)
+	for range 5 { // at once: ZeroMQ may have all of it
+		s.round()
+	}
+	if got := f.received("a"); len(got) != 4 {
+		t.Fatalf("sent %v before anything can have been read", got)
+	}
+	f.left[from] = 200 << 10
+	for range 5 { // for longer than a stall, as long as it reads a little
+		end := f.clock.Add(20 * time.Second)
+		f.left[from]--
+		for f.clock.Before(end) {
+			s.round()
+		}
+	}
+	if got := f.received("a"); len(got) != 4 || s.counters.aborted.Load() != 0 {
+		t.Fatalf("sent %v, %d aborted", got, s.counters.aborted.Load())
+	}
+	f.left[from] = 0
+	idle(t, s, f)
+	wantRun(t, f.received("a"), 0, 9)
+	// Who reads nothing at all is cut off.
+	f.request("b", 0, from)
+	for range 20 {
+		s.round()
+		f.left[from] = 1
+	}
+	idle(t, s, f)
+	if s.counters.aborted.Load() != 1 || len(f.cuts) != 1 || f.cuts[0] != from {
+		t.Errorf("%d aborted, %v cut", s.counters.aborted.Load(), f.cuts)
+	}
+}
+
+// Peers that ask often and read nothing do not fill the memory, nor do they keep
+// what they were given for ever.
 func TestReplayQueuesAreBounded(t *testing.T) {
-	p := mustNew(t, replayOptions(t))
+	t.Run("tcp", func(t *testing.T) {
+		replayQueuesAreBounded(t, replayOptions(t), func(p *Publisher) func(uint64) {
+			r := newRawReplayPeer(t, p.ReplayEndpoint(), "")
+			r.SetReadBuffer(64 << 10)
+			return func(start uint64) { r.ask(t, start) }
+		})
+	})
+	t.Run("ipc", func(t *testing.T) {
+		if runtime.GOOS != "linux" {
+			t.Skip("the system does not tell what is unread")
+		}
+		o := replayOptions(t)
+		o.ReplayEndpoint = "ipc://" + filepath.Join(t.TempDir(), "r")
+		replayQueuesAreBounded(t, o, func(p *Publisher) func(uint64) {
+			return newDealer(t, p.ReplayEndpoint()).ask // whose queue holds little
+		})
+	})
+}
+
+func replayQueuesAreBounded(t *testing.T, o Options, peer func(*Publisher) func(start uint64)) {
+	p := mustNew(t, o)
 	mustStart(t, p)
 	const blocks, batches, peers = 8000, 60, 10
 	for i := range uint64(batches) {
@@ -201,10 +267,9 @@ func TestReplayQueuesAreBounded(t *testing.T) {
 	_, kept := p.ring.size()
 	size := kept / batches
 	for range peers {
-		r := newRawReplayPeer(t, p.ReplayEndpoint(), "")
-		r.SetReadBuffer(64 << 10)
+		ask := peer(p)
 		for range 10 {
-			r.ask(t, batches-30)
+			ask(batches - 30)
 		}
 	}
 	eventually(t, "requests", func() bool { return p.Stats().ReplayRequests == 10*peers })

@@ -30,6 +30,8 @@ type fakeReplaySocket struct {
 	gone map[string]bool
 	// arrived is what acked tells, if it is known.
 	arrived map[connection]uint64
+	// left is what unread tells, if it is known.
+	left map[connection]int
 
 	sent   []fakeSent
 	waits  []time.Duration
@@ -80,6 +82,11 @@ func (f *fakeReplaySocket) send(frames [][]byte) sendResult {
 
 func (f *fakeReplaySocket) acked(c connection) (n uint64, ok bool) {
 	n, ok = f.arrived[c]
+	return n, ok
+}
+
+func (f *fakeReplaySocket) unread(c connection) (n int, ok bool) {
+	n, ok = f.left[c]
 	return n, ok
 }
 

@@ -231,6 +231,13 @@ func (t *zmqReplaySocket) acked(c connection) (n uint64, ok bool) {
 	return bytesAcked(c.fd)
 }
 
+func (t *zmqReplaySocket) unread(c connection) (n int, ok bool) {
+	if c.fd <= 0 || t.place.at.scheme != schemeIPC {
+		return 0, false
+	}
+	return bytesUnread(c.fd)
+}
+
 func (t *zmqReplaySocket) wait(timeout time.Duration) error {
 	if err := zmqwait.Read(timeout, t.socket, t.wakened); err != nil {
 		return err
