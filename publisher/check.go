@@ -52,7 +52,7 @@ func (o Options) wireConfig() wire.Config {
 }
 
 // check validates the options and resolves topic and endpoint. It looks at
-// nothing but its input and the files of keys.
+// nothing but its input, the files of keys and links on the way to ipc paths.
 func (o Options) check() (*settings, error) {
 	s := &settings{Options: o, tailDelay: tailDelay, snapshotMessage: maxSnapshotMessage,
 		snapshotWindow: snapshotWindow}

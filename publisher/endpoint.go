@@ -8,10 +8,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/kvcast/kvcast/publisher/internal/ipcpath"
 )
 
 const (
@@ -141,7 +142,7 @@ func conflict(a, b endpoint, ranks, perHost int) string {
 		if first == "*" && second == "*" && ranks == 1 {
 			return "" // ZeroMQ makes up two names
 		}
-		first, second = cleanPath(first), cleanPath(second)
+		first, second = ipcpath.Clean(first), ipcpath.Clean(second)
 	}
 	if first == second {
 		return "the same as endpoint"
@@ -178,15 +179,6 @@ func (e endpoint) unreachable() string {
 		return "with bind false it needs an address: " + e.host + " is all interfaces"
 	}
 	return ""
-}
-
-// cleanPath makes two spellings of a path equal; a name that begins with @ is
-// none.
-func cleanPath(name string) string {
-	if strings.HasPrefix(name, "@") {
-		return name
-	}
-	return filepath.Clean(name)
 }
 
 // suffixRank returns the rank for which base becomes name, 0 if there is none.

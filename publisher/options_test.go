@@ -5,6 +5,8 @@ package publisher
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -160,6 +162,35 @@ func TestAcceptedPairs(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// One file is one endpoint, whatever leads to it.
+func TestPathsToOneFile(t *testing.T) {
+	folder := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(folder, "real"), 0o700), os.Symlink("real", filepath.Join(folder, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(folder)
+	for _, c := range []struct {
+		endpoint, replay string
+		ranks            int
+		refused          bool
+	}{
+		{"ipc://real/s", "ipc://link/s", 1, true}, {"ipc://real/s", "ipc://" + folder + "/real/s", 1, true},
+		{"ipc://" + folder + "/link/s", "ipc://./link/../real/s", 1, true}, {"ipc://link/s", "ipc://real/s_dp1", 2, true},
+		{"ipc://link/s_dp3", "ipc://" + folder + "/real/s", 4, true},
+		{"ipc://real/s", "ipc://link/r", 4, false}, {"ipc://real/s", "ipc://link/s_dp2", 2, false}, {"ipc://s", "ipc://real/s", 1, false},
+	} {
+		for rank := range c.ranks {
+			o := DefaultOptions()
+			o.Endpoint, o.ReplayEndpoint, o.Rank, o.Ranks = c.endpoint, c.replay, rank, c.ranks
+			var e *Error
+			_, err := New(o)
+			if c.refused != (err != nil) || err != nil && (!errors.As(err, &e) || e.Key != "replay_endpoint" || e.Value != c.replay) {
+				t.Errorf("%s and %s, rank %d: %v", c.endpoint, c.replay, rank, err)
+			}
+		}
 	}
 }
 

@@ -140,7 +140,7 @@ func Follow(o FollowerOptions) (*Follower, error) {
 		if ipv6, err = checkEndpoint("replay", o.Replay); err != nil {
 			return nil, err
 		}
-		if o.Replay == o.Client.Endpoint {
+		if sameEndpoint(o.Replay, o.Client.Endpoint) {
 			return nil, &Error{"replay", ErrEndpoint,
 				fmt.Sprintf("%q: is the endpoint of what is live", o.Replay)}
 		}

@@ -484,6 +484,10 @@ func TestFollowRefuses(t *testing.T) {
 		`subscribe: connect: bad endpoint: "nonsense": no scheme; want tcp:// or ipc://`:   {Client: ClientOptions{Endpoint: "nonsense"}, Replay: good},
 		`subscribe: replay: bad endpoint: "tcp://h:0": the port must be 1 to 65535`:        {Client: ClientOptions{Endpoint: good}, Replay: "tcp://h:0"},
 		`subscribe: replay: bad endpoint: "` + good + `": is the endpoint of what is live`: {Client: ClientOptions{Endpoint: good}, Replay: good},
+		`subscribe: replay: bad endpoint: "tcp://A:05557": is the endpoint of what is live`: {
+			Client: ClientOptions{Endpoint: "tcp://a:5557"}, Replay: "tcp://A:05557"},
+		`subscribe: replay: bad endpoint: "ipc:///dev/../nobody": is the endpoint of what is live`: {
+			Client: ClientOptions{Endpoint: "ipc:///nobody"}, Replay: "ipc:///dev/../nobody"},
 	} {
 		if _, err := Follow(o); !errors.Is(err, ErrEndpoint) || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)

@@ -15,6 +15,7 @@ import (
 
 	zmq "github.com/pebbe/zmq4"
 
+	"github.com/kvcast/kvcast/publisher/internal/ipcpath"
 	"github.com/kvcast/kvcast/publisher/internal/zmqwait"
 	"github.com/kvcast/kvcast/publisher/wire"
 )
@@ -390,6 +391,24 @@ func checkEndpoint(op, text string) (ipv6 bool, err error) {
 		return bad("bad host")
 	}
 	return false, nil
+}
+
+// sameEndpoint tells whether two endpoints are one under whatever spelling. Names of
+// hosts are not looked up.
+func sameEndpoint(a, b string) bool {
+	first, isPath := strings.CutPrefix(a, "ipc://")
+	second, both := strings.CutPrefix(b, "ipc://")
+	if isPath && both {
+		return ipcpath.Same(first, second)
+	}
+	return spelled(a) == spelled(b)
+}
+
+// spelled writes the endpoints that differ in zeros before the port, or in the case
+// of the host, alike.
+func spelled(endpoint string) string {
+	i := strings.LastIndexByte(endpoint, ':') + 1
+	return strings.ToLower(endpoint[:i]) + strings.TrimLeft(endpoint[i:], "0")
 }
 
 // ZMQVersion returns the version of the ZeroMQ library that is linked.
