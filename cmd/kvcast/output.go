@@ -63,6 +63,36 @@ func keepInputs(flag, path string, inputs []input) error {
 	return nil
 }
 
+// keepSockets refuses to put a file in the place of a socket of the run, which need
+// not be there yet: the file appears at the end, and nobody could connect any more.
+func keepSockets(flag, path string, sockets []input) error {
+	if path == "" {
+		return nil
+	}
+	out, descriptor, err := resolve(path)
+	if err != nil || descriptor >= 0 {
+		return nil // creating it says what is wrong
+	}
+	for _, in := range sockets {
+		name, ok := strings.CutPrefix(in.path, "ipc://")
+		if !ok || strings.HasPrefix(name, "@") || name == "*" {
+			continue
+		}
+		if at, _, err := resolve(name); err == nil && absolute(at) == absolute(out) {
+			return fmt.Errorf("--%s %s: %s", flag, path, in.is)
+		}
+	}
+	return nil
+}
+
+// absolute is the path from the root; resolve has followed the links.
+func absolute(path string) string {
+	if full, err := filepath.Abs(path); err == nil {
+		return full
+	}
+	return path
+}
+
 // createOutput finds out before the work whether the file can be written. It
 // waits for the reader of a named pipe.
 func createOutput(ctx context.Context, flag, path string) (*output, error) {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -338,6 +339,72 @@ func TestReplayKeepsItsTrace(t *testing.T) {
 	}
 	if code, _, text := runCommand(t.Context(), "replay", "--publisher", "off", "--trace", name("t"), "--resident-out", name("other")); code != 0 {
 		t.Errorf("another file: %d, %q", code, text)
+	}
+}
+
+// Nor does it take a socket of its own, or of the publisher that it follows, for its
+// output, whether that is there already or not.
+func TestOutputsKeepSockets(t *testing.T) {
+	folder := t.TempDir()
+	name := func(n string) string { return filepath.Join(folder, n) }
+	if err := errors.Join(os.WriteFile(name("t"), []byte(oneRequest), 0o600), os.Mkdir(name("real"), 0o700),
+		os.Symlink("real", name("link")), os.Symlink("real/s", name("last"))); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(name("real"))
+	for _, there := range []bool{false, true} {
+		if there {
+			l, err := net.Listen("unix", name("real/s"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.(*net.UnixListener).SetUnlinkOnClose(false)
+			l.Close()
+		}
+		for _, c := range []struct {
+			is   string
+			args []string
+			outs []string
+		}{
+			{"is the socket of --endpoint", []string{"--endpoint", "ipc://" + name("real/s")},
+				[]string{name("real/s"), name("link/s"), name("last"), "s", "./s", "../link/s"}},
+			{"is the socket of --endpoint", []string{"--endpoint", "ipc://s"}, []string{name("real/s"), "s", name("last")}},
+			{"is the socket of --endpoint", []string{"--endpoint", "ipc://" + name("link/s"), "--data-parallel-rank", "1",
+				"--data-parallel-size", "2"}, []string{name("real/s_dp1")}},
+			{"is the socket of --endpoint", []string{"--endpoint", "ipc://" + name("link/s"), "--bind=false", "--data-parallel-rank", "1",
+				"--data-parallel-size", "2"}, []string{"s"}},
+			{"is the socket of --replay-endpoint", []string{"--endpoint", "ipc://" + name("x"), "--replay-endpoint", "ipc://" + name("real/s")},
+				[]string{name("real/s"), "s", name("link/s")}},
+		} {
+			for _, out := range c.outs {
+				args := append([]string{"replay", "--trace", name("t"), "--wait-subscribers", "1", "--resident-out", out}, c.args...)
+				code, _, text := runCommand(t.Context(), args...)
+				if code != exitUnusable || text != "kvcast: --resident-out "+out+": "+c.is+"\n" {
+					t.Errorf("there %v, %q: %d, %q", there, args, code, text)
+				}
+			}
+		}
+		for _, out := range []string{name("real/s"), name("link/s"), name("last"), "s"} {
+			for is, args := range map[string][]string{
+				"is the socket of the publisher": {"tap", "ipc://" + name("link/s")},
+				"is the socket of --replay":      {"tap", "ipc://" + name("x"), "--replay", "ipc://s"},
+			} {
+				args = append(args, "--idle-exit", "1ms", "--mirror-out", out)
+				code, _, text := runCommand(t.Context(), args...)
+				if code != exitUnusable || text != "kvcast: --mirror-out "+out+": "+is+"\n" {
+					t.Errorf("there %v, %q: %d, %q", there, args, code, text)
+				}
+			}
+		}
+	}
+	// Where nothing is bound nothing is lost, and another file is another file.
+	for _, args := range [][]string{{"--publisher", "off", "--resident-out", name("real/r")},
+		{"--publisher", "null", "--endpoint", "ipc://" + name("real/n"), "--resident-out", name("real/n")},
+		{"--endpoint", "ipc://" + name("real/e"), "--resident-out", name("real/o")},
+		{"--endpoint", "ipc://@s", "--resident-out", name("real/@s")}} {
+		if code, _, text := runCommand(t.Context(), append([]string{"replay", "--trace", name("t"), "--device", "host"}, args...)...); code != 0 {
+			t.Errorf("%q: %d, %q", args, code, text)
+		}
 	}
 }
 

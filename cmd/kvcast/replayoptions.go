@@ -136,12 +136,30 @@ func (o *replayOptions) publisherName() string {
 	return string(publisher.KindZMQ)
 }
 
-// checkFiles refuses to write over what the run reads.
+// checkFiles refuses to write over what the run reads, and over its sockets.
 func (o *replayOptions) checkFiles() error {
+	if !o.off && o.options.Kind != publisher.KindNull {
+		if err := keepSockets("resident-out", o.residentOut, o.sockets()); err != nil {
+			return err
+		}
+	}
 	return keepInputs("resident-out", o.residentOut, []input{
 		{o.trace, "is the trace itself"},
 		{o.keys.config, "is the configuration itself"},
 		{o.options.CurveSecretKeyFile, "holds the secret key"},
 		{o.options.CurveAllowFile, "holds the keys of the peers"},
 	})
+}
+
+// sockets are the endpoints as this rank binds them.
+func (o *replayOptions) sockets() []input {
+	suffix := ""
+	if o.options.Rank > 0 {
+		suffix = fmt.Sprintf("_dp%d", o.options.Rank)
+	}
+	live := o.options.Endpoint
+	if !o.options.Connect {
+		live += suffix
+	}
+	return []input{{live, "is the socket of --endpoint"}, {o.options.ReplayEndpoint + suffix, "is the socket of --replay-endpoint"}}
 }

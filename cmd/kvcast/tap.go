@@ -127,6 +127,10 @@ func tap(ctx context.Context, o tapOptions, std streams) (err error) {
 		return err
 	}
 	var file *output
+	if err := keepSockets("mirror-out", o.mirrorOut, []input{
+		{o.endpoint, "is the socket of the publisher"}, {o.replay, "is the socket of --replay"}}); err != nil {
+		return err
+	}
 	if err := keepInputs("mirror-out", o.mirrorOut, []input{
 		{o.serverKey, "holds the key of the publisher"}, {o.secretKey, "holds the secret key"}}); err != nil {
 		return err

@@ -49,6 +49,7 @@ func TestRefusesArguments(t *testing.T) {
 		{replay("--disk-blocks", "1"), "unknown flag: --disk-blocks"},
 		{replay("--policy", "fifo"), `--policy "fifo"`},
 		{replay("--group-fields", "on"), "unknown flag: --group-fields"},
+		{replay("--endpoint", "ipc:///nobody", "--resident-out", "/nobody"), "--resident-out /nobody: is the socket of --endpoint"},
 		{replay("--metrics", "1"), `--metrics "1": want HOST:PORT`},
 		{replay("--config", "/no/such/file"), "--config /no/such/file: no such file or directory"},
 		{replay("--tier-events", "on"), "unknown flag: --tier-events"},
