@@ -637,12 +637,27 @@ func TestClaim(t *testing.T) {
 	if stored, ok := b.Events[0].(*bindings.BlockStored); !ok || len(stored.Hashes) != 2 {
 		t.Errorf("the batch changed: %+v", b.Events[0])
 	}
-	b.Release()
+	// The right is given up before the batch is: it stays with whoever reads it.
 	d.Release()
 	d.Release()
 	if _, err := d.Drain(0, 0); !errors.Is(err, bindings.ErrClosed) {
 		t.Errorf("drain after release: %v", err)
 	}
+	for range 2 {
+		if _, err := stream.Drain(0, 0); !errors.Is(err, bindings.ErrBusy) {
+			t.Errorf("drain while another's batch is borrowed: %v", err)
+		}
+	}
+	if _, err := stream.Claim(); !errors.Is(err, bindings.ErrBusy) {
+		t.Errorf("claim while another's batch is borrowed: %v", err)
+	}
+	if len(b.Events) != 1 {
+		t.Fatal("the batch was taken back")
+	}
+	if stored, ok := b.Events[0].(*bindings.BlockStored); !ok || len(stored.Hashes) != 2 || len(stored.Tokens) != 8 {
+		t.Errorf("the batch changed: %+v", b.Events[0])
+	}
+	b.Release()
 	if _, err := stream.Drain(0, 0); err != nil {
 		t.Error(err)
 	}

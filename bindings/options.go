@@ -170,10 +170,11 @@ type Multimodal uint32
 const (
 	// SuppressMultimodal tells nothing of them nor of the blocks below them:
 	// StreamStats.MultimodalBlocksSuppressed counts them. They are reused like all
-	// others. A publisher needs it.
+	// others. It is for drainers that have no words for them.
 	SuppressMultimodal = Multimodal(cgo.MultimodalSuppress)
 	// AnnounceMultimodal tells of them as of all others, with
-	// BlockStored.MMDigests. It is for programs that drain the stream themselves.
+	// BlockStored.MMDigests. It is for drainers that write them in a form of their
+	// own, as a publisher does with some of its options (its StreamConfig chooses).
 	AnnounceMultimodal = Multimodal(cgo.MultimodalAnnounce)
 )
 

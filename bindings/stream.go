@@ -27,6 +27,7 @@ type Stream struct {
 	changed  sync.Cond // draining, borrowed or closed changed
 	draining bool      // a Drain is in native code; it owns next, reader and err
 	borrowed *Batch    // what the caller holds, if anything
+	borrower *Drainer  // who drained it; nil: without a claim
 	drainer  *Drainer  // who has claimed the stream, if anybody
 	closing  bool      // Close has been called
 	closed   bool      // the handle is gone
@@ -97,8 +98,8 @@ func (s *Stream) Wake() <-chan struct{} { return s.wake }
 // The batch is borrowed until its Release or until the next Drain, which takes
 // it back. A batch without events says that there is nothing now. io.EOF comes
 // after the manager has been closed and everything has been drained. ErrBusy:
-// another goroutine is draining, or somebody has claimed the stream; ErrClosed:
-// the stream has been closed.
+// another goroutine is draining, or somebody has claimed the stream, or has a
+// batch from when it was claimed; ErrClosed: the stream has been closed.
 func (s *Stream) Drain(maxEvents, maxBlocks int) (*Batch, error) {
 	return s.drain(nil, maxEvents, maxBlocks)
 }
@@ -137,8 +138,8 @@ func (d *Drainer) Wake() <-chan struct{} { return d.stream.Wake() }
 // Form is the stream's.
 func (d *Drainer) Form() event.Form { return d.stream.Form() }
 
-// Release gives the right up; a batch that is still borrowed stays so. A second
-// time it does nothing.
+// Release gives the right up; a batch that is still borrowed stays so, and nobody
+// drains until it is released. A second time it does nothing.
 func (d *Drainer) Release() {
 	d.stream.mu.Lock()
 	defer d.stream.mu.Unlock()
@@ -173,6 +174,12 @@ func (s *Stream) drain(who *Drainer, maxEvents, maxBlocks int) (*Batch, error) {
 		return nil, err
 	}
 	s.mu.Lock()
+	if s.borrowed != nil && s.borrower != who {
+		s.draining = false
+		s.changed.Broadcast()
+		s.mu.Unlock()
+		return nil, &Error{Op: op, Status: StatusBusy, Detail: "a batch is borrowed by one who had claimed the stream"}
+	}
 	if s.borrowed != nil {
 		s.borrowed.clear()
 		s.borrowed = nil
@@ -195,7 +202,7 @@ func (s *Stream) drain(who *Drainer, maxEvents, maxBlocks int) (*Batch, error) {
 	s.mu.Lock()
 	s.draining = false
 	if err == nil && len(b.Events) > 0 {
-		s.borrowed = b
+		s.borrowed, s.borrower = b, who
 	}
 	s.changed.Broadcast()
 	s.mu.Unlock()

@@ -137,8 +137,8 @@ enum {
   /* Nothing, nor of the blocks below them: multimodal_blocks_suppressed counts
    * them. They are reused like all others. */
   KVC_MULTIMODAL_SUPPRESS = 0,
-  /* The same as of others; the digests come in multimodal[]. For hosts that drain
-   * the stream themselves. */
+  /* The same as of others; the digests come in multimodal[]. For drainers that have
+   * words for them. */
   KVC_MULTIMODAL_ANNOUNCE = 1
 };
 
