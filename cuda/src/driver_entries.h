@@ -54,6 +54,7 @@
   X(stream_wait_event, "cuStreamWaitEvent", 3020,                                                \
     (StreamHandle stream, EventHandle event, unsigned flags))                                    \
   X(stream_capturing, "cuStreamIsCapturing", 10000, (StreamHandle stream, int* status))          \
+  X(capture_mode, "cuThreadExchangeStreamCaptureMode", 10010, (int* mode))                       \
   X(stream_context, "cuStreamGetCtx", 9020, (StreamHandle stream, ContextHandle* context))       \
   X(event_create, "cuEventCreate", 2000, (EventHandle* event, unsigned flags))                   \
   X(event_record, "cuEventRecord", 2000, (EventHandle event, StreamHandle stream))               \

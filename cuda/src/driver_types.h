@@ -49,7 +49,9 @@ inline constexpr Result kErrorSystemNotReady = 802;
 inline constexpr Result kErrorSystemDriverMismatch = 803;
 inline constexpr Result kErrorCompatNotSupported = 804;
 inline constexpr Result kErrorStreamCaptureUnsupported = 900;
+inline constexpr Result kErrorStreamCaptureInvalidated = 901;
 inline constexpr Result kErrorStreamCaptureImplicit = 906;
+inline constexpr Result kErrorCapturedEvent = 907;
 inline constexpr Result kErrorUnknown = 999;
 
 // CUdevice_attribute.
@@ -69,6 +71,10 @@ inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kHostAllocPortable = 1;
 inline constexpr unsigned kHostRegisterPortable = 1;
 inline constexpr int kCaptureNone = 0;
+// CUstreamCaptureMode.
+inline constexpr int kCaptureGlobal = 0;
+inline constexpr int kCaptureThreadLocal = 1;
+inline constexpr int kCaptureRelaxed = 2;
 inline constexpr int kPointerMemoryType = 2;
 inline constexpr unsigned kMemoryTypeHost = 1;
 inline constexpr unsigned kMemoryTypeDevice = 2;

@@ -122,6 +122,10 @@ Result fake_cuMemcpyBatchAsync(DevicePtr* to, DevicePtr* from, size_t* bytes, si
   if (stream == nullptr) return kErrorInvalidHandle;
   Stream* queue = nullptr;
   if (const Result found = FindStream(world, Id(stream), &queue); found != 0) return found;
+  if (queue->capture != nullptr) {
+    queue->capture->spoilt = true;
+    return kErrorStreamCaptureUnsupported;
+  }
   if (count == 0 || attribute_count == 0 || attribute_count > count || starts[0] != 0) {
     return kErrorInvalidValue;
   }
@@ -225,28 +229,27 @@ Result fake_cuStreamDestroy(StreamHandle stream) {
 }
 
 Result fake_cuStreamSynchronize(StreamHandle stream) {
-  FAKE_ENTER("cuStreamSynchronize");
+  FAKE_ENTER_WAITING("cuStreamSynchronize");
   Stream* queue = nullptr;
   if (const Result found = FindStream(world, Id(stream), &queue); found != 0) return found;
-  if (queue->capturing) return kErrorStreamCaptureUnsupported;
+  if (queue->capture != nullptr) {
+    queue->capture->spoilt = true;
+    return kErrorStreamCaptureUnsupported;
+  }
   WaitFor(world, lock, queue->last);
   FAKE_CONTEXT();
   return 0;
 }
 
 Result fake_cuStreamQuery(StreamHandle stream) {
-  FAKE_ENTER("cuStreamQuery");
+  FAKE_ENTER_WAITING("cuStreamQuery");
   Stream* queue = nullptr;
   if (const Result found = FindStream(world, Id(stream), &queue); found != 0) return found;
+  if (queue->capture != nullptr) {
+    queue->capture->spoilt = true;
+    return kErrorStreamCaptureUnsupported;
+  }
   return queue->last && !queue->last->done ? kErrorNotReady : 0;
-}
-
-Result fake_cuStreamIsCapturing(StreamHandle stream, int* status) {
-  FAKE_ENTER("cuStreamIsCapturing");
-  Stream* queue = nullptr;
-  if (const Result found = FindStream(world, Id(stream), &queue); found != 0) return found;
-  *status = queue->capturing ? 1 : 0;
-  return 0;
 }
 
 Result fake_cuStreamGetCtx(StreamHandle stream, ContextHandle* context) {
@@ -263,7 +266,7 @@ Result fake_cuEventCreate(EventHandle* event, unsigned flags) {
   uint64_t id = 0;
   if (const Result current = Current(world, &context, &id); current != 0) return current;
   const uint64_t made = NewId(world, Kind::kEvent);
-  world.events[made] = {id, (flags & kEventDisableTiming) == 0, nullptr};
+  world.events[made] = {id, (flags & kEventDisableTiming) == 0, nullptr, nullptr};
   *event = ToHandle<EventHandle>(made);
   return 0;
 }
@@ -279,7 +282,10 @@ Result fake_cuEventRecord(EventHandle event, StreamHandle stream) {
   PointRef point;
   if (const Result queued = Enqueue(world, lock, queue, Op{}, &point); queued != 0) return queued;
   const auto again = world.events.find(Id(event));
-  if (again != world.events.end()) again->second.point = point;
+  if (again != world.events.end()) {
+    again->second.point = point;
+    again->second.capture = queue->capture;
+  }
   return 0;
 }
 
@@ -289,6 +295,9 @@ Result fake_cuStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned) 
   if (const Result found = FindStream(world, Id(stream), &queue); found != 0) return found;
   const auto it = world.events.find(Id(event));
   if (it == world.events.end()) return kErrorInvalidHandle;
+  if (it->second.capture != nullptr && queue->capture == nullptr) {
+    queue->capture = it->second.capture;  // the stream joins the capture
+  }
   // Bound to the newest record, now; without any there is nothing to wait for.
   Op op;
   if (it->second.point) op.after.push_back(it->second.point);
@@ -296,17 +305,19 @@ Result fake_cuStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned) 
 }
 
 Result fake_cuEventQuery(EventHandle event) {
-  FAKE_ENTER("cuEventQuery");
+  FAKE_ENTER_WAITING("cuEventQuery");
   const auto it = world.events.find(Id(event));
   if (it == world.events.end()) return kErrorInvalidHandle;
+  if (it->second.capture != nullptr) return kErrorCapturedEvent;
   FAKE_CONTEXT();
   return it->second.point && !it->second.point->done ? kErrorNotReady : 0;
 }
 
 Result fake_cuEventSynchronize(EventHandle event) {
-  FAKE_ENTER("cuEventSynchronize");
+  FAKE_ENTER_WAITING("cuEventSynchronize");
   const auto it = world.events.find(Id(event));
   if (it == world.events.end()) return kErrorInvalidHandle;
+  if (it->second.capture != nullptr) return kErrorCapturedEvent;
   WaitFor(world, lock, it->second.point);
   FAKE_CONTEXT();
   return 0;

@@ -48,6 +48,7 @@ Result fake_cuStreamDestroy(StreamHandle stream);
 Result fake_cuStreamSynchronize(StreamHandle stream);
 Result fake_cuStreamQuery(StreamHandle stream);
 Result fake_cuStreamIsCapturing(StreamHandle stream, int* status);
+Result fake_cuThreadExchangeStreamCaptureMode(int* mode);
 Result fake_cuStreamGetCtx(StreamHandle stream, ContextHandle* context);
 Result fake_cuEventCreate(EventHandle* event, unsigned flags);
 Result fake_cuEventRecord(EventHandle event, StreamHandle stream);

@@ -188,7 +188,7 @@ Result fake_cuCtxGetDevice(DeviceId* device) {
 }
 
 Result fake_cuCtxSynchronize() {
-  FAKE_ENTER("cuCtxSynchronize");
+  FAKE_ENTER_WAITING("cuCtxSynchronize");
   uint64_t id = 0;
   Context* context = nullptr;
   if (const Result current = Current(world, &context, &id); current != 0) return current;
@@ -197,7 +197,7 @@ Result fake_cuCtxSynchronize() {
 }
 
 Result fake_cuModuleLoadDataEx(ModuleHandle* module, const void* image, unsigned, int*, void**) {
-  FAKE_ENTER("cuModuleLoadDataEx");
+  FAKE_ENTER_WAITING("cuModuleLoadDataEx");
   Context* context = nullptr;
   uint64_t id = 0;
   if (const Result current = Current(world, &context, &id); current != 0) return current;
@@ -225,7 +225,7 @@ Result fake_cuModuleLoadDataEx(ModuleHandle* module, const void* image, unsigned
 }
 
 Result fake_cuModuleUnload(ModuleHandle module) {
-  FAKE_ENTER("cuModuleUnload");
+  FAKE_ENTER_WAITING("cuModuleUnload");
   return world.modules.erase(Id(module)) != 0 ? 0 : kErrorInvalidHandle;
 }
 
@@ -260,6 +260,7 @@ Result fake_cuLaunchKernel(FunctionHandle function, unsigned grid_x, unsigned gr
   const auto* argument = static_cast<const uint8_t*>(parameters[0]);
   std::vector<uint8_t> held(argument, argument + KernelArgumentBytes(found->second));
   Op op;
+  op.kernel_touches = [name = found->second, held] { return KernelTouches(name, held.data()); };
   op.run = [name = found->second, held, grid_x, grid_y, block_x,
             seed = world.options.seed + world.all_calls] {
     const unsigned grid[3] = {grid_x, grid_y, 1};
@@ -321,6 +322,7 @@ struct Entry {
     ENTRY(cuStreamQuery, 2000),
     ENTRY(cuStreamWaitEvent, 3020),
     ENTRY(cuStreamIsCapturing, 10000),
+    ENTRY(cuThreadExchangeStreamCaptureMode, 10010),
     ENTRY(cuStreamGetCtx, 9020),
     ENTRY(cuEventCreate, 2000),
     ENTRY(cuEventRecord, 2000),

@@ -59,6 +59,12 @@ uint64_t fakecuda_calls(const char* call);
 void fakecuda_clear_log();
 // While held, no queued operation starts. A synchronising call then waits for ever.
 void fakecuda_hold(int held);
+// Queues an operation behind which the stream's later ones stay until a gate is opened.
+void fakecuda_gate(void* stream);
+// Opens the oldest closed gate of the stream.
+void fakecuda_open_gate(void* stream);
+// Waits until everything has run that can: what is left waits for gates.
+void fakecuda_settle();
 // Operations that have run since the last reset.
 uint64_t fakecuda_executed();
 // Calls that had to wait because a stream's queue was full.
@@ -78,8 +84,16 @@ void* fakecuda_context_current();
 int fakecuda_context_depth();
 // A stream in that context, blocking ones obey the NULL stream.
 void* fakecuda_stream_create(void* context, int blocking);
-// As between cuStreamBeginCapture and cuStreamEndCapture.
+// As cuStreamBeginCapture in its relaxed mode, and cuStreamEndCapture.
 void fakecuda_stream_capture(void* stream, int capturing);
+// As cuStreamBeginCapture on the calling thread: 0 global, 1 thread-local, 2 relaxed.
+// While it lasts, what is queued on the stream goes into a graph and does not run,
+// and so on streams that come to wait for it. In the first two modes calls that could
+// wait are refused (900) and spoil the capture, on any thread or on this one, unless the
+// thread has made itself relaxed.
+void fakecuda_capture_begin(void* stream, int mode);
+// The operations that the graph has got, or -1 when the capture has been spoilt.
+int64_t fakecuda_capture_end(void* stream);
 // Breaks the context of a device: every later call answers `code`.
 void fakecuda_break(int device, int code);
 }

@@ -59,6 +59,61 @@ uint64_t KernelArgumentBytes(const std::string& name) {
   return 0;
 }
 
+namespace {
+
+// The entries of a kernel's table; none if that is in memory that is gone, which is
+// found when the kernel runs.
+template <typename Entry>
+std::vector<Entry> TableOf(uint64_t address, uint64_t count, Spans* spans) {
+  std::vector<Entry> entries(count);
+  const uint64_t bytes = count * sizeof(Entry);
+  spans->push_back({address, address + bytes});
+  Where where{};
+  if (count == 0 || !Known(TheWorld(), address, bytes, &where)) return {};
+  std::memcpy(static_cast<void*>(entries.data()), ToHandle<const void*>(address), bytes);
+  return entries;
+}
+
+template <typename Args>
+Args ArgumentOf(const void* argument) {
+  Args args;
+  std::memcpy(&args, argument, sizeof args);
+  return args;
+}
+
+}  // namespace
+
+Spans KernelTouches(const std::string& name, const void* argument) {
+  Spans spans;
+  const auto touch = [&](uint64_t from, uint64_t bytes) { spans.push_back({from, from + bytes}); };
+  if (name == "kvcast_copy_pages") {
+    const auto args = ArgumentOf<k::CopyPagesArgs>(argument);
+    for (const auto& pair : TableOf<k::PagePair>(args.pairs, args.count, &spans)) {
+      touch(k::PageAddress(args.from_base, args.from_stride, pair.from), args.vectors * 16);
+      touch(k::PageAddress(args.to_base, args.to_stride, pair.to), args.vectors * 16);
+    }
+  } else if (name == "kvcast_copy_ranges") {
+    const auto args = ArgumentOf<k::CopyRangesArgs>(argument);
+    for (const auto& range : TableOf<k::CopyRange>(args.ranges, args.count, &spans)) {
+      touch(range.from, range.bytes);
+      touch(range.to, range.bytes);
+    }
+  } else if (name == "kvcast_fill_pages") {
+    const auto args = ArgumentOf<k::FillPagesArgs>(argument);
+    for (const k::u32 page : TableOf<k::u32>(args.pages, args.count, &spans)) {
+      touch(k::PageAddress(args.base, args.stride, page), args.words * 8);
+    }
+  } else if (name == "kvcast_update_table") {
+    const auto args = ArgumentOf<k::UpdateTableArgs>(argument);
+    for (const auto& entry : TableOf<k::TableEntry>(args.entries, args.count, &spans)) {
+      if (entry.row >= args.rows || entry.column >= args.columns) continue;
+      touch(args.table + k::CellOf(args.row_stride, entry.row, entry.column) * sizeof(int),
+            sizeof(int));
+    }
+  }
+  return spans;
+}
+
 void RunKernel(const std::string& name, const void* argument, const unsigned grid[3],
                unsigned threads, uint64_t seed) {
   gridDim = {grid[0], grid[1], grid[2]};

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <shared_mutex>
@@ -107,13 +108,15 @@ namespace {
 
 using namespace kvcast::cuda;  // NOLINT: numbers of the driver, in this file's calls
 
-// The largest run of touched bytes that somebody still has queued.
+// Whether something queued, or running, uses any of these bytes.
 bool Busy(const World& world, uint64_t begin, uint64_t end) {
+  const auto in = [&](const Spans& spans) {
+    return std::any_of(spans.begin(), spans.end(),
+                       [&](const Span& span) { return span.begin < end && begin < span.end; });
+  };
   for (const auto& [id, stream] : world.streams) {
     for (const Op& op : stream->queue) {
-      for (const Span& span : op.touches) {
-        if (span.begin < end && begin < span.end) return true;
-      }
+      if (in(op.touches) || (op.kernel_touches && in(op.kernel_touches()))) return true;
     }
   }
   return false;
@@ -146,7 +149,7 @@ Result fake_cuMemGetInfo(size_t* free_bytes, size_t* total) {
 }
 
 Result fake_cuMemAlloc(DevicePtr* address, size_t bytes) {
-  FAKE_ENTER("cuMemAlloc");
+  FAKE_ENTER_WAITING("cuMemAlloc");
   FAKE_CONTEXT();
   if (bytes == 0) return kErrorInvalidValue;
   if (!Fits(world, context->device, bytes)) return kErrorOutOfMemory;
@@ -162,7 +165,7 @@ Result fake_cuMemAlloc(DevicePtr* address, size_t bytes) {
 }
 
 Result fake_cuMemFree(DevicePtr address) {
-  FAKE_ENTER("cuMemFree");
+  FAKE_ENTER_WAITING("cuMemFree");
   FAKE_CONTEXT();
   const auto found = world.regions.find(address);
   if (found == world.regions.end() || found->second.where != Where::kDevice) {
@@ -180,7 +183,7 @@ Result fake_cuMemFree(DevicePtr address) {
 }
 
 Result fake_cuMemHostAlloc(void** address, size_t bytes, unsigned) {
-  FAKE_ENTER("cuMemHostAlloc");
+  FAKE_ENTER_WAITING("cuMemHostAlloc");
   FAKE_CONTEXT();
   if (bytes == 0) return kErrorInvalidValue;
   void* memory = nullptr;
@@ -192,7 +195,7 @@ Result fake_cuMemHostAlloc(void** address, size_t bytes, unsigned) {
 }
 
 Result fake_cuMemFreeHost(void* address) {
-  FAKE_ENTER("cuMemFreeHost");
+  FAKE_ENTER_WAITING("cuMemFreeHost");
   FAKE_CONTEXT();
   const auto found = world.regions.find(Id(address));
   if (found == world.regions.end() || found->second.where != Where::kHost ||
@@ -200,7 +203,7 @@ Result fake_cuMemFreeHost(void* address) {
     return kErrorInvalidValue;
   }
   if (Busy(world, Id(address), Id(address) + found->second.bytes)) {
-    Violation(world, "cuMemFreeHost of memory that a queued copy uses");
+    Violation(world, "cuMemFreeHost of memory that queued work uses");
   }
   std::lock_guard<std::shared_mutex> regions(RegionsMutex());
   std::free(address);
@@ -209,7 +212,7 @@ Result fake_cuMemFreeHost(void* address) {
 }
 
 Result fake_cuMemHostRegister(void* address, size_t bytes, unsigned) {
-  FAKE_ENTER("cuMemHostRegister");
+  FAKE_ENTER_WAITING("cuMemHostRegister");
   FAKE_CONTEXT();
   if (address == nullptr || bytes == 0) return kErrorInvalidValue;
   Where where{};
@@ -220,12 +223,12 @@ Result fake_cuMemHostRegister(void* address, size_t bytes, unsigned) {
 }
 
 Result fake_cuMemHostUnregister(void* address) {
-  FAKE_ENTER("cuMemHostUnregister");
+  FAKE_ENTER_WAITING("cuMemHostUnregister");
   FAKE_CONTEXT();
   const auto found = world.regions.find(Id(address));
   if (found == world.regions.end() || !found->second.registered) return 713;  // not registered
   if (Busy(world, Id(address), Id(address) + found->second.bytes)) {
-    Violation(world, "cuMemHostUnregister of memory that a queued copy uses");
+    Violation(world, "cuMemHostUnregister of memory that queued work uses");
   }
   std::lock_guard<std::shared_mutex> regions(RegionsMutex());
   world.regions.erase(found);
@@ -382,7 +385,7 @@ Result fake_cuMemSetAccess(DevicePtr address, size_t bytes, const MemAccess* acc
 Result fake_cuMemUnmap(DevicePtr address, size_t bytes) {
   FAKE_ENTER("cuMemUnmap");
   if (Busy(world, address, address + bytes)) {
-    Violation(world, "cuMemUnmap of memory that a queued copy uses");
+    Violation(world, "cuMemUnmap of memory that queued work uses");
   }
   std::lock_guard<std::shared_mutex> regions(RegionsMutex());
   const uint64_t stop = address + bytes;

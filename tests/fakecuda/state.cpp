@@ -90,6 +90,7 @@ std::vector<uint64_t>& ContextStack() {
 void Violation(World& world, const std::string& what) {
   if (world.violations++ == 0) world.first_violation = what;
   std::fprintf(stderr, "fakecuda: misuse: %s\n", what.c_str());
+  if (world.log != nullptr) std::fprintf(world.log, "misuse: %s\n", what.c_str());
 }
 
 Result Enter(World& world, const char* call, bool needs_init) {
@@ -154,6 +155,9 @@ struct End {
     World& world = TheWorld();
     Lock lock(world.mutex);
     world.held = false;
+    for (const auto& [id, stream] : world.streams) {
+      while (!stream->gates.empty()) OpenGate(world, stream.get());
+    }
     while (!world.streams.empty()) EndStream(world, lock, world.streams.begin()->first);
   }
 } end;
@@ -172,6 +176,9 @@ void fakecuda_reset(const fakecuda_options* options) {
   World& world = TheWorld();
   Lock lock(world.mutex);
   world.held = false;
+  for (const auto& [id, stream] : world.streams) {
+    while (!stream->gates.empty()) fakecuda::OpenGate(world, stream.get());
+  }
   world.inject_in = 0;
   while (!world.contexts.empty()) {
     fakecuda::DestroyContext(world, lock, world.contexts.begin()->first);
@@ -231,6 +238,37 @@ void fakecuda_hold(int held) {
   Lock lock(world.mutex);
   world.held = held != 0;
   world.changed.notify_all();
+}
+
+void fakecuda_gate(void* stream) {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  const auto found = world.streams.find(fakecuda::Id(stream));
+  if (found == world.streams.end()) return;
+  fakecuda::Stream* const queue = found->second.get();
+  queue->gates.push_back(std::make_shared<fakecuda::Point>());
+  fakecuda::Op op;
+  op.after.push_back(queue->gates.back());
+  (void)fakecuda::Enqueue(world, lock, queue, std::move(op));
+}
+
+void fakecuda_open_gate(void* stream) {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  const auto found = world.streams.find(fakecuda::Id(stream));
+  if (found == world.streams.end() || found->second->gates.empty()) return;
+  fakecuda::OpenGate(world, found->second.get());
+}
+
+void fakecuda_settle() {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  world.changed.wait(lock, [&] {
+    for (const auto& [id, stream] : world.streams) {
+      if (fakecuda::MayStart(world, *stream)) return false;
+    }
+    return true;
+  });
 }
 
 uint64_t fakecuda_executed() {
@@ -319,13 +357,6 @@ void* fakecuda_stream_create(void* context, int blocking) {
   Lock lock(world.mutex);
   return fakecuda::ToHandle<void*>(
       fakecuda::NewStream(world, fakecuda::Id(context), blocking != 0));
-}
-
-void fakecuda_stream_capture(void* stream, int capturing) {
-  World& world = TheWorld();
-  Lock lock(world.mutex);
-  const auto found = world.streams.find(fakecuda::Id(stream));
-  if (found != world.streams.end()) found->second->capturing = capturing != 0;
 }
 
 void fakecuda_break(int device, int code) {

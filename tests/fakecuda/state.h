@@ -40,19 +40,32 @@ struct Span {
   uint64_t end = 0;
 };
 
+using Spans = std::vector<Span>;
+
 struct Op {
   std::function<Result()> run;
   std::vector<PointRef> after;
-  std::vector<Span> touches;
+  Spans touches;
+  std::function<Spans()> kernel_touches;  // of a kernel, which reads its tables to know
   PointRef point = std::make_shared<Point>();
 };
+
+// A capture, shared by the streams that have joined it.
+struct Capture {
+  int mode = 0;
+  std::thread::id thread;
+  bool spoilt = false;
+  int64_t captured = 0;  // operations that went into the graph
+};
+using CaptureRef = std::shared_ptr<Capture>;
 
 struct Stream {
   uint64_t id = 0;
   uint64_t context = 0;
   bool blocking = true;
-  bool capturing = false;
+  CaptureRef capture;    // null: none
   bool closing = false;  // destroyed: ends when its work has
+  std::deque<PointRef> gates;
   std::deque<Op> queue;  // the head stays in it while it runs
   PointRef last;         // of the newest operation
   uint64_t random = 0;
@@ -70,7 +83,8 @@ struct Context {
 struct Event {
   uint64_t context = 0;
   bool timed = false;
-  PointRef point;  // null: never recorded
+  PointRef point;      // null: never recorded
+  CaptureRef capture;  // whose graph has got the newest record, instead
 };
 
 struct Module {
@@ -151,6 +165,15 @@ void Violation(World& world, const std::string& what);
 uint64_t NewPrimaryOrCreated(World& world, int device, bool primary);
 void DestroyContext(World& world, Lock& lock, uint64_t id);
 
+// capture.cpp
+// The capture mode of the calling thread: cuThreadExchangeStreamCaptureMode.
+int& CaptureMode();
+// Refuses a call that could wait while somebody captures; 0 where it is allowed.
+Result RefuseWhileCapturing(World& world);
+// What becomes of an operation on a stream that is being captured: it goes into the
+// graph. With *taken false the stream is not captured.
+Result Captured(World& world, Stream* stream, bool* taken);
+
 // streams.cpp
 // A stream of the current context by handle; null is the context's NULL stream.
 Result FindStream(World& world, uint64_t handle, Stream** stream);
@@ -158,6 +181,9 @@ uint64_t NewStream(World& world, uint64_t context, bool blocking);
 // Queues; waits while the stream's queue is full.
 Result Enqueue(World& world, Lock& lock, Stream* stream, Op op, PointRef* point = nullptr);
 void WaitFor(World& world, Lock& lock, const PointRef& point);
+// Whether the head of its queue can run, or does.
+bool MayStart(const World& world, const Stream& stream);
+void OpenGate(World& world, Stream* stream);
 void EndStream(World& world, Lock& lock, uint64_t id);
 void Drain(World& world, Lock& lock, uint64_t context);  // 0 = of all contexts
 
@@ -180,6 +206,9 @@ void ForgetMemoryOf(World& world, uint64_t context);
 // kernels.cpp
 // The number of bytes of a kernel's one argument, 0 for an unknown kernel.
 uint64_t KernelArgumentBytes(const std::string& name);
+// The memory that a launch with this argument reads and writes, its tables included;
+// they must be as they will be when it runs.
+Spans KernelTouches(const std::string& name, const void* argument);
 void RunKernel(const std::string& name, const void* argument, const unsigned grid[3],
                unsigned threads, uint64_t seed);
 
@@ -189,6 +218,11 @@ void RunKernel(const std::string& name, const void* argument, const unsigned gri
   World& world = TheWorld(); \
   Lock lock(world.mutex);    \
   if (const Result entered = Enter(world, name, true); entered != 0) return entered
+
+// The same for calls that are refused while a capture goes on that they could harm.
+#define FAKE_ENTER_WAITING(name) \
+  FAKE_ENTER(name);              \
+  if (const Result refused = RefuseWhileCapturing(world); refused != 0) return refused
 
 #define FAKE_CONTEXT()        \
   Context* context = nullptr; \

@@ -19,14 +19,6 @@ uint64_t Draw(uint64_t* state) {
   return x ^ (x >> 31);
 }
 
-bool MayStart(const World& world, const Stream& stream) {
-  if (stream.queue.empty() || world.held) return false;
-  for (const PointRef& point : stream.queue.front().after) {
-    if (!point->done) return false;
-  }
-  return true;
-}
-
 void Serve(World* world, Stream* stream) {
   Lock lock(world->mutex);
   for (;;) {
@@ -60,6 +52,20 @@ void Serve(World* world, Stream* stream) {
 
 }  // namespace
 
+bool MayStart(const World& world, const Stream& stream) {
+  if (stream.queue.empty() || world.held) return false;
+  for (const PointRef& point : stream.queue.front().after) {
+    if (!point->done) return false;
+  }
+  return true;
+}
+
+void OpenGate(World& world, Stream* stream) {
+  stream->gates.front()->done = true;
+  stream->gates.pop_front();
+  world.changed.notify_all();
+}
+
 uint64_t NewStream(World& world, uint64_t context, bool blocking) {
   auto stream = std::make_unique<Stream>();
   stream->id = NewId(world, Kind::kStream);
@@ -86,7 +92,12 @@ Result FindStream(World& world, uint64_t handle, Stream** stream) {
 }
 
 Result Enqueue(World& world, Lock& lock, Stream* stream, Op op, PointRef* point) {
-  if (stream->capturing) return kvcast::cuda::kErrorStreamCaptureUnsupported;
+  bool taken = false;
+  if (const Result refused = Captured(world, stream, &taken); refused != 0 || taken) {
+    // What goes into a graph is nowhere in the stream: nobody finds it done or not.
+    if (point != nullptr) *point = nullptr;
+    return refused;
+  }
   const uint64_t id = stream->id;
   if (stream->queue.size() >= world.options.queue_depth) {
     ++world.blocked;

@@ -8,6 +8,8 @@
 #include <memory>
 #include <thread>
 
+#include "cuda/src/kernel_image.h"
+#include "cuda/src/pinned_ring.h"
 #include "tests/native/cuda_support.h"
 
 namespace kvcast::cuda {
@@ -221,10 +223,63 @@ TEST_F(FakeRange, UnmappingWhatIsInUseIsReported) {
   fakecuda_hold(1);
   ASSERT_EQ(api_.fill_words(range_, 1, 16, a_), kSuccess);
   Unmap();
-  ExpectViolation("cuMemUnmap of memory that a queued copy uses");
+  ExpectViolation("cuMemUnmap of memory that queued work uses");
   fakecuda_hold(0);
   EXPECT_EQ(api_.stream_synchronize(a_), kErrorIllegalAddress);
   memory_ = 0;
+}
+
+// A kernel's memory is named by its tables only; those are read to find it.
+TEST_F(FakeRange, UnmappingUnderAQueuedKernelIsReportedAtTheCallAndFaultsAtTheKernel) {
+  Map();
+  Access();
+  {
+    const KernelImage kernels(*context_);
+    EventPool events(*context_);
+    PinnedRing ring(*context_, events, 4096);
+    const PinnedRing::Space table = ring.Take(2 * sizeof(uint32_t));
+    const uint32_t pages[2] = {0, 3};
+    std::memcpy(table.host, pages, sizeof pages);
+    kernels::FillPagesArgs fill{};
+    fill.base = range_;
+    fill.stride = kChunk / 8;
+    fill.pages = table.device;
+    fill.words = 16;
+    fill.count = 2;
+    fakecuda_hold(1);
+    kernels.FillPages(a_, fill);
+    // Beside what the kernel writes nothing is busy; the pages are.
+    EXPECT_EQ(fakecuda_violations(), 0u);
+    Unmap();
+    ExpectViolation("cuMemUnmap of memory that queued work uses");
+    fakecuda_hold(0);
+    EXPECT_EQ(api_.stream_synchronize(a_), kErrorIllegalAddress);
+    ring.Release(table);
+  }
+  memory_ = 0;
+}
+
+TEST_F(FakeRange, UnmappingBesideAQueuedKernelIsNot) {
+  Map();
+  Access();
+  {
+    const KernelImage kernels(*context_);
+    EventPool events(*context_);
+    PinnedRing ring(*context_, events, 4096);
+    const PinnedRing::Space table = ring.Take(sizeof(kernels::CopyRange));
+    const kernels::CopyRange range{memory_, memory_ + kBytes / 2, 4096};
+    std::memcpy(table.host, &range, sizeof range);
+    kernels::CopyRangesArgs copy{};
+    copy.ranges = table.device;
+    copy.count = 1;
+    fakecuda_hold(1);
+    kernels.CopyRanges(a_, copy, range.bytes);
+    Unmap();
+    EXPECT_EQ(fakecuda_violations(), 0u) << fakecuda_first_violation();
+    fakecuda_hold(0);
+    EXPECT_EQ(api_.stream_synchronize(a_), kSuccess);
+    ring.Release(table);
+  }
 }
 
 TEST_F(FakeRange, FreeingARangeWithChunksIsReported) {
@@ -247,11 +302,118 @@ TEST_F(FakeCuda, BatchesRunInAnyOrderAndMustNotDependOnThemselves) {
       << "not on the legacy NULL stream";
   EXPECT_EQ(api_.copy_batch(to, from, bytes, 2, &attributes, &start, 1, &failed, a_), kSuccess);
   ExpectViolation("depend on each other");
-  fakecuda_stream_capture(a_, 1);
+  fakecuda_capture_begin(a_, kCaptureRelaxed);
   from[1] = memory_ + 16384;
   EXPECT_EQ(api_.copy_batch(to, from, bytes, 2, &attributes, &start, 1, &failed, a_),
             kErrorStreamCaptureUnsupported);
-  fakecuda_stream_capture(a_, 0);
+  EXPECT_EQ(fakecuda_capture_end(a_), -1);
+}
+
+TEST_F(FakeCuda, WhatIsQueuedOnACapturedStreamGoesIntoItsGraph) {
+  Open();
+  EventHandle event = nullptr;
+  ASSERT_EQ(api_.event_create(&event, kEventDisableTiming), kSuccess);
+  int status = kCaptureNone;
+  EXPECT_EQ(api_.stream_capturing(a_, &status), kSuccess);
+  EXPECT_EQ(status, kCaptureNone);
+  fakecuda_capture_begin(a_, kCaptureRelaxed);
+  const uint64_t ran = fakecuda_executed();
+  EXPECT_EQ(api_.fill_words(memory_, 1, 16, a_), kSuccess);
+  EXPECT_EQ(api_.event_record(event, a_), kSuccess);
+  EXPECT_EQ(api_.stream_capturing(a_, &status), kSuccess);
+  EXPECT_NE(status, kCaptureNone);
+  EXPECT_EQ(api_.event_query(event), kErrorCapturedEvent) << "it is in the graph, not in a stream";
+  // Who waits for it is captured too.
+  EXPECT_EQ(api_.stream_wait_event(b_, event, 0), kSuccess);
+  EXPECT_EQ(api_.stream_capturing(b_, &status), kSuccess);
+  EXPECT_NE(status, kCaptureNone);
+  EXPECT_EQ(api_.fill_words(memory_, 2, 16, b_), kSuccess);
+  fakecuda_settle();
+  EXPECT_EQ(fakecuda_executed(), ran) << "nothing of it runs";
+  EXPECT_EQ(fakecuda_capture_end(a_), 4);
+  EXPECT_EQ(api_.stream_capturing(b_, &status), kSuccess);
+  EXPECT_EQ(status, kCaptureNone);
+  // Waiting for a stream that is being captured spoils the capture.
+  fakecuda_capture_begin(a_, kCaptureRelaxed);
+  EXPECT_EQ(api_.stream_synchronize(a_), kErrorStreamCaptureUnsupported);
+  EXPECT_EQ(api_.fill_words(memory_, 1, 16, a_), kErrorStreamCaptureInvalidated);
+  EXPECT_EQ(fakecuda_capture_end(a_), -1);
+  EXPECT_EQ(api_.event_record(event, a_), kSuccess) << "recorded anew it is as any other";
+  EXPECT_EQ(api_.event_synchronize(event), kSuccess);
+  EXPECT_EQ(api_.event_destroy(event), kSuccess);
+}
+
+TEST_F(FakeCuda, TheNullStreamCannotBeUsedWhileABlockingStreamIsCaptured) {
+  Open();
+  StreamHandle blocking = nullptr;
+  ASSERT_EQ(api_.stream_create(&blocking, 0), kSuccess);
+  int status = kCaptureNone;
+  fakecuda_capture_begin(a_, kCaptureRelaxed);  // not blocking: none of its business
+  EXPECT_EQ(api_.fill_words(memory_, 1, 16, nullptr), kSuccess);
+  EXPECT_EQ(fakecuda_capture_end(a_), 0);
+  fakecuda_capture_begin(blocking, kCaptureRelaxed);
+  EXPECT_EQ(api_.stream_capturing(nullptr, &status), kErrorStreamCaptureImplicit);
+  EXPECT_EQ(api_.fill_words(memory_, 1, 16, nullptr), kErrorStreamCaptureImplicit);
+  EXPECT_EQ(fakecuda_capture_end(blocking), -1);
+  EXPECT_EQ(api_.stream_destroy(blocking), kSuccess);
+}
+
+TEST_F(FakeCuda, CallsThatCouldWaitAreRefusedWhileACaptureGoesOn) {
+  Open();
+  scope_.reset();  // in which the thread is relaxed
+  ASSERT_EQ(api_.context_push(context_->handle()), kSuccess);
+  EventHandle event = nullptr;
+  ASSERT_EQ(api_.event_create(&event, kEventDisableTiming), kSuccess);
+  const auto refused = [&](int mode, bool here) {
+    if (here) {
+      fakecuda_capture_begin(a_, mode);
+    } else {
+      std::thread([&] { fakecuda_capture_begin(a_, mode); }).join();
+    }
+    const Result result = api_.event_query(event);
+    const bool spoilt = fakecuda_capture_end(a_) < 0;
+    EXPECT_EQ(result, spoilt ? kErrorStreamCaptureUnsupported : kSuccess);
+    return spoilt;
+  };
+  EXPECT_TRUE(refused(kCaptureGlobal, true));
+  EXPECT_TRUE(refused(kCaptureGlobal, false)) << "on any thread";
+  EXPECT_TRUE(refused(kCaptureThreadLocal, true));
+  EXPECT_FALSE(refused(kCaptureThreadLocal, false));
+  EXPECT_FALSE(refused(kCaptureRelaxed, true));
+  int mode = kCaptureRelaxed;
+  EXPECT_EQ(api_.capture_mode(&mode), kSuccess);
+  EXPECT_EQ(mode, kCaptureGlobal) << "what threads are unless they say otherwise";
+  EXPECT_FALSE(refused(kCaptureGlobal, true)) << "a relaxed thread may";
+  EXPECT_EQ(api_.capture_mode(&mode), kSuccess);
+  EXPECT_EQ(api_.event_destroy(event), kSuccess);
+  scope_ = std::make_unique<ContextScope>(*context_);
+  ContextHandle popped = nullptr;
+  scope_.reset();
+  EXPECT_EQ(api_.context_pop(&popped), kSuccess);
+  scope_ = std::make_unique<ContextScope>(*context_);
+}
+
+TEST_F(FakeCuda, AGateHoldsOneStreamOnly) {
+  Open();
+  fakecuda_gate(a_);
+  ASSERT_EQ(api_.fill_words(memory_, 1, 16, a_), kSuccess);
+  fakecuda_gate(a_);
+  ASSERT_EQ(api_.fill_words(memory_, 2, 16, a_), kSuccess);
+  ASSERT_EQ(api_.fill_words(memory_ + 4096, 3, 16, b_), kSuccess);
+  ASSERT_EQ(api_.stream_synchronize(b_), kSuccess);
+  const auto word = [&] {
+    unsigned value = 0;
+    fakecuda_settle();
+    EXPECT_EQ(api_.copy_to_host(&value, memory_, sizeof value, b_), kSuccess);
+    return value;
+  };
+  EXPECT_EQ(word(), 0u);
+  fakecuda_open_gate(a_);
+  EXPECT_EQ(word(), 1u);
+  EXPECT_EQ(api_.stream_query(a_), kErrorNotReady);
+  fakecuda_open_gate(a_);
+  EXPECT_EQ(word(), 2u);
+  EXPECT_EQ(api_.stream_query(a_), kSuccess);
 }
 
 TEST_F(FakeCuda, AShortQueueBlocksTheCaller) {
