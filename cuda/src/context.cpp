@@ -66,11 +66,18 @@ void DeviceContext::ReadFacts() {
 ContextScope::ContextScope(const DeviceContext& context) : api_(context.api()) {
   RequireSameProcess();
   KVCAST_CUDA(api_, context_push, context.handle());
+  const Result result = api_.capture_mode(&capture_mode_);
+  if (result == kSuccess) return;
+  ContextHandle ours = nullptr;
+  api_.context_pop(&ours);
+  Check(api_, "capture_mode", result);
 }
 
 ContextScope::~ContextScope() {
+  if (ForkedSinceOpen()) return;
   ContextHandle ours = nullptr;
-  if (!ForkedSinceOpen()) api_.context_pop(&ours);
+  api_.capture_mode(&capture_mode_);
+  api_.context_pop(&ours);
 }
 
 ContextHandle CallersContext(const DriverApi& api) {

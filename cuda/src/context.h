@@ -53,7 +53,9 @@ class DeviceContext {
   bool coherent_link_ = false;
 };
 
-// Makes a context current on this thread for as long as it lives.
+// Makes a context current on this thread for as long as it lives, and the thread relaxed
+// about captures: what we call does not touch streams that are being captured, and must
+// neither be refused because somebody, on whatever thread, captures one, nor spoil that.
 class ContextScope {
  public:
   // Throws DriverError(kForked) in a forked child, Error when the driver refuses.
@@ -64,6 +66,7 @@ class ContextScope {
 
  private:
   const DriverApi& api_;
+  int capture_mode_ = kCaptureRelaxed;  // meanwhile: the thread's own
 };
 
 // The calling thread's context; throws when it has none.

@@ -43,6 +43,10 @@ class CudaDevice final : public Device {
   uint32_t BusyStreams() const override { return streams_.BusyStreams(); }
   uint64_t Progress() const override { return streams_.Progress(); }
   void Wait(uint32_t slot, Fence fence) override { streams_.Wait(slot, fence); }
+  bool Withheld(const Fence& fence) const override { return streams_.Withheld(fence); }
+  uint64_t Capturing(uint64_t among) noexcept override {
+    return ForkedSinceOpen() ? 0 : streams_.Capturing(among);
+  }
 
   uint32_t CopySlot(uint32_t slot) override;
   void ReserveCopies(uint32_t count) override { streams_.ReserveCopies(count); }

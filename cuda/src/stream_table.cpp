@@ -49,7 +49,7 @@ uint32_t StreamTable::Open() {
 uint32_t StreamTable::Adopt(StreamHandle callers) {
   const ContextScope scope(context_);
   DestroyDoomed();
-  if (Capturing(callers)) {
+  if (BeingCaptured(callers)) {
     throw Error(KVC_BAD_STATE, "the CUDA stream is being captured into a graph");
   }
   if (callers != nullptr) {  // the NULL stream is of whatever context is current: ours
@@ -73,7 +73,8 @@ uint32_t StreamTable::Take(StreamHandle stream, bool ours, bool steps) {
     slot.ours = ours;
     slot.steps = steps;
     slot.open = true;
-    slot.record_last = false;
+    slot.record_last = slot.withheld = false;
+    slot.handed = slot.submitted;
     return i;
   }
   return 0;
@@ -168,6 +169,7 @@ void StreamTable::NoteCopy(uint32_t index, const PageCopy& copy, const FenceList
   after.ForEach([&](const Fence& fence) {
     if (fence.slot == index) return;
     if (slots_[fence.slot].reached.load(std::memory_order_relaxed) >= fence.position) return;
+    slots_[index].withheld = slots_[index].withheld || WithheldLocked(fence);
     AppendLocked(index, What::kWait).fence = fence;
   });
   AppendLocked(index, What::kCopy).copy = copy;
@@ -193,13 +195,27 @@ uint32_t StreamTable::BusyStreams() const {
 
 void StreamTable::Wait(uint32_t index, Fence fence) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const Slot& other = slots_[fence.slot];
-  if (other.reached.load(std::memory_order_relaxed) >= fence.position) return;
-  if (other.steps) {
+  if (slots_[fence.slot].reached.load(std::memory_order_relaxed) >= fence.position) return;
+  if (WithheldLocked(fence)) {
     throw Error(KVC_NOT_NOW,
-                "a CUDA stream cannot wait for a step of the host: retry when it is done");
+                "a CUDA stream cannot wait for a step of the host, nor for what waits for one: "
+                "retry when it is done");
+  }
+  if (slots_[index].withheld) {
+    throw Error(KVC_BAD_STATE, "the CUDA stream is being captured into a graph");
   }
   AppendLocked(index, What::kWait).fence = fence;
+}
+
+bool StreamTable::Withheld(const Fence& fence) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return WithheldLocked(fence);
+}
+
+bool StreamTable::WithheldLocked(const Fence& fence) const {
+  const Slot& slot = slots_[fence.slot];
+  if (slot.reached.load(std::memory_order_relaxed) >= fence.position) return false;
+  return slot.steps || (slot.withheld && fence.position > slot.handed);
 }
 
 void StreamTable::Note(uint32_t index, std::function<void(StreamHandle)> work) {
@@ -223,7 +239,32 @@ void StreamTable::Break(const Error& error) noexcept {
   broken_.store(true, std::memory_order_release);
 }
 
-bool StreamTable::Capturing(StreamHandle stream) const {
+uint64_t StreamTable::Capturing(uint64_t among) noexcept {
+  uint64_t asked = 0;
+  std::array<StreamHandle, kDeviceSlots> streams;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (uint32_t i = 1; i < kDeviceSlots; ++i) {
+      const Slot& slot = slots_[i];
+      if ((among >> i & 1) == 0 || !slot.open || slot.steps || slot.unmade) continue;
+      asked |= uint64_t{1} << i;
+      streams[i] = slot.stream;
+    }
+  }
+  if (asked == 0 || broken() != nullptr) return 0;
+  uint64_t captured = 0;
+  try {
+    const ContextScope scope(context_);
+    for (uint32_t i = 1; i < kDeviceSlots; ++i) {
+      if ((asked >> i & 1) != 0 && BeingCaptured(streams[i])) captured |= uint64_t{1} << i;
+    }
+  } catch (const Error& error) {
+    Break(error);
+  }
+  return captured;
+}
+
+bool StreamTable::BeingCaptured(StreamHandle stream) const {
   int status = kCaptureNone;
   const Result result = context_.api().stream_capturing(stream, &status);
   // The NULL stream cannot be asked while another stream, which it would join, is.
@@ -243,9 +284,9 @@ uint32_t StreamTable::Submit() noexcept {
       for (Slot& slot : slots_) slot.record_last = false;
       noted_.store(false, std::memory_order_release);
     }
+    leaves_.fill(false);
     if (!doing_.empty() && broken() == nullptr) {
       try {
-        leaves_.fill(false);
         const ContextScope scope(context_);
         for (auto first = doing_.begin(); first != doing_.end();) {
           const auto end = BatchEnd(first);
@@ -264,6 +305,12 @@ uint32_t StreamTable::Submit() noexcept {
     for (Noted& noted : doing_) noted.work = nullptr;
     left = static_cast<uint32_t>(left_.size());
     std::lock_guard<std::mutex> lock(mutex_);
+    for (uint32_t i = 1; i < kDeviceSlots; ++i) slots_[i].withheld = leaves_[i];
+    for (const Noted& noted : noted_list_) {  // what has come in the meantime
+      if (noted.what == What::kWait && WithheldLocked(noted.fence)) {
+        slots_[noted.slot].withheld = true;
+      }
+    }
     spare_.splice(spare_.end(), doing_);
     if (left != 0) {
       noted_list_.splice(noted_list_.begin(), left_);
@@ -334,13 +381,19 @@ bool StreamTable::Do(const Noted& noted) {
       }
     }
   }
-  if (Capturing(stream)) return false;
+  if (BeingCaptured(stream)) return false;
   switch (noted.what) {
     case What::kWork:
       noted.work(stream);
       break;
     case What::kCopy:
-      copier_(stream, batch_);
+      try {
+        copier_(stream, batch_);
+      } catch (const Error& error) {
+        // A capture has begun since we asked, and nothing has been queued.
+        if (error.status() == KVC_BAD_STATE) return false;
+        throw;
+      }
       break;
     case What::kWait:
       // A fence without an event is one whose record was left.
@@ -356,6 +409,7 @@ bool StreamTable::Do(const Noted& noted) {
       }
       std::lock_guard<std::mutex> lock(mutex_);
       slots_[noted.slot].pending.push_back({noted.position, event});
+      slots_[noted.slot].handed = noted.position;
       outstanding_.fetch_add(1, std::memory_order_release);
       break;
     }

@@ -51,6 +51,9 @@ class StreamTable {
   // into a graph, or waits for such, is left for the next Submit: its fences are
   // reached only after the capture has ended. Returns how much was left so.
   uint32_t Submit() noexcept;
+  // Asks the driver which of these slots' streams (a bit for each) are being captured
+  // into a graph. Steps, and slots that are closed, are not.
+  [[nodiscard]] uint64_t Capturing(uint64_t among) noexcept;
   // Asks the driver which fences have been reached. No driver call when none is
   // outstanding.
   void Poll() noexcept;
@@ -73,8 +76,12 @@ class StreamTable {
   [[nodiscard]] uint32_t BusyStreams() const;
   // Grows whenever a fence has been reached.
   [[nodiscard]] uint64_t Progress() const { return progress_.load(std::memory_order_acquire); }
-  // Throws KVC_NOT_NOW for a step that is not done: no stream can wait for the host.
+  // Throws KVC_NOT_NOW for a fence that is withheld, KVC_BAD_STATE on a stream that takes
+  // no work: what is launched there next would not be behind the wait.
   void Wait(uint32_t slot, Fence fence);
+  // Whether the fence stands for what only the host can bring about: a step that is not
+  // done, or work that Submit leaves because of such or of a capture.
+  [[nodiscard]] bool Withheld(const Fence& fence) const;
   // Work that Submit does on the slot's stream, under a ContextScope; a copy, say.
   // Fences recorded later cover it.
   void Note(uint32_t slot, std::function<void(StreamHandle)> work);
@@ -114,6 +121,8 @@ class StreamTable {
     bool unmade = false;       // its stream is to be made when it gets work
     bool doomed = false;       // closed: a later Open or the destructor destroys the stream
     bool record_last = false;  // the newest note is a record, which serves later ones too
+    bool withheld = false;     // not all that has been noted can be handed over now
+    uint64_t handed = 0;       // the newest record that has been
     uint64_t submitted = 0;
     std::atomic<uint64_t> reached{0};
     std::deque<Pending> pending;  // oldest first; guarded by mutex_
@@ -129,7 +138,8 @@ class StreamTable {
   };
 
   [[nodiscard]] uint32_t Take(StreamHandle stream, bool ours, bool steps = false);
-  [[nodiscard]] bool Capturing(StreamHandle stream) const;
+  [[nodiscard]] bool BeingCaptured(StreamHandle stream) const;
+  [[nodiscard]] bool WithheldLocked(const Fence& fence) const;
   using Notes = std::list<Noted>;
   Noted& AppendLocked(uint32_t slot, What what);
   void MakeStream(uint32_t slot);

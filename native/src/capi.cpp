@@ -141,13 +141,16 @@ kvc_status kvc_sequences_create(kvc_manager* manager, uint32_t count, const kvc_
                                 const kvc_scope* scopes, uint32_t scope_count, const uint8_t* bytes,
                                 uint64_t byte_count, kvc_create_result* results,
                                 kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
-    const auto in =
-        capi::Arrays(prompts, count, tokens, token_count, scopes, scope_count, bytes, byte_count);
-    capi::RequireArray(results, count, "results[] is NULL");
-    core.Create(count, prompts, in, results, error);
-    return KVC_OK;
-  });
+  return capi::QueueingCall(
+      manager, error,
+      [&](kvcast::Manager& core) {
+        const auto in = capi::Arrays(prompts, count, tokens, token_count, scopes, scope_count,
+                                     bytes, byte_count);
+        capi::RequireArray(results, count, "results[] is NULL");
+        core.Create(count, prompts, in, results, error);
+        return KVC_OK;
+      },
+      capi::SlotBits(prompts, count));
 }
 
 kvc_status kvc_probe(kvc_manager* manager, uint32_t count, const kvc_prompt* prompts,
@@ -167,7 +170,7 @@ kvc_status kvc_sequences_grow(kvc_manager* manager, uint32_t count, const kvc_gr
                               kvc_grow_result* results, kvc_evicted_block* evicted,
                               uint32_t evicted_capacity, uint32_t* evicted_count,
                               kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::QueueingCall(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(items, count, "items[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     capi::RequireArray(evicted, evicted_capacity, "evicted[] is NULL");
@@ -183,7 +186,7 @@ kvc_status kvc_sequences_commit(kvc_manager* manager, uint32_t count, const kvc_
                                 const uint32_t* tokens, uint64_t token_count, const uint8_t* bytes,
                                 uint64_t byte_count, kvc_commit_result* results,
                                 kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::QueueingCall(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(items, count, "items[] is NULL");
     capi::RequireArray(tokens, token_count, "tokens[] is NULL");
     capi::RequireArray(bytes, byte_count, "bytes[] is NULL");
@@ -198,7 +201,7 @@ kvc_status kvc_sequences_commit(kvc_manager* manager, uint32_t count, const kvc_
 
 kvc_status kvc_sequences_release(kvc_manager* manager, uint32_t count, const uint64_t* sequences,
                                  kvc_status* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
+  return capi::QueueingCleanUp(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(sequences, count, "sequences[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.Release(count, sequences, results, error);
@@ -332,11 +335,14 @@ kvc_status kvc_device_fences_query(kvc_manager* manager, uint32_t count, const k
 
 kvc_status kvc_device_stream_wait(kvc_manager* manager, uint64_t device_stream, uint32_t count,
                                   const kvc_fence* fences, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
-    capi::RequireArray(fences, count, "fences[] is NULL");
-    core.StreamWait(device_stream, count, fences);
-    return KVC_OK;
-  });
+  return capi::QueueingCall(
+      manager, error,
+      [&](kvcast::Manager& core) {
+        capi::RequireArray(fences, count, "fences[] is NULL");
+        core.StreamWait(device_stream, count, fences);
+        return KVC_OK;
+      },
+      kvcast::Manager::SlotBit(device_stream));
 }
 
 kvc_status kvc_host_enqueue_fill(kvc_manager* manager, uint64_t device_stream, uint32_t count,

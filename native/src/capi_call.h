@@ -62,6 +62,15 @@ inline kvcast::PromptArrays Arrays(const kvc_prompt* prompts, uint32_t count,
       tokens != nullptr ? tokens : &kNoTokens, token_count, scopes, scope_count, bytes, byte_count};
 }
 
+// The slots of the streams that prompts name, a bit for each.
+inline uint64_t SlotBits(const kvc_prompt* prompts, uint32_t count) {
+  uint64_t bits = 0;
+  for (uint32_t i = 0; prompts != nullptr && i < count; ++i) {
+    bits |= kvcast::Manager::SlotBit(prompts[i].device_stream);
+  }
+  return bits;
+}
+
 // The device's hand in a call: at its end whatever the call has told it goes on its way,
 // also when the call failed half way.
 class DeviceCall {
@@ -86,10 +95,31 @@ kvc_status CleanUp(kvc_manager* manager, kvc_error* error, Body&& body) noexcept
   });
 }
 
+// Those of them that may queue work, or record a fence, on streams of sequences, and on
+// `named`.
+template <typename Body>
+kvc_status QueueingCleanUp(kvc_manager* manager, kvc_error* error, Body&& body,
+                           uint64_t named = 0) noexcept {
+  return CleanUp(manager, error, [&](kvcast::Manager& core) {
+    core.LookForCaptures(named);
+    return body(core);
+  });
+}
+
 template <typename Body>
 kvc_status Call(kvc_manager* manager, kvc_error* error, Body&& body) noexcept {
   return CleanUp(manager, error, [&](kvcast::Manager& core) {
     core.device().RequireUsable();
+    return body(core);
+  });
+}
+
+template <typename Body>
+kvc_status QueueingCall(kvc_manager* manager, kvc_error* error, Body&& body,
+                        uint64_t named = 0) noexcept {
+  return Call(manager, error, [&](kvcast::Manager& core) {
+    core.LookForCaptures(named);
+    core.device().RequireUsable();  // asking may have shown that it is not
     return body(core);
   });
 }

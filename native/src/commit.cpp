@@ -38,6 +38,7 @@ kvc_status Manager::CommitOne(const kvc_commit_item& item, const TokenView& view
   const uint64_t links = !Attached(*seq) || seq->linked != first || seq->stop_blocks <= first
                              ? 0
                              : std::min(blocks, seq->stop_blocks - first);
+  if (links != 0 && !TakesWork(seq->slot)) return sequences::Captured(error);
   const bool import = (item.flags & KVC_COMMIT_FENCE) != 0;
   const Fence given = import ? ToFence(item.fence) : Fence{};
   const uint64_t touched =

@@ -220,7 +220,7 @@ kvc_status Manager::CreateOne(const kvc_prompt& prompt, const PromptArrays& in,
     counters_.matched_blocks += match.blocks;
     if (marks) MarkPath(&seq);
   }
-  if (slot != 0) ++streams_[slot].sequences;
+  EnterStream(slot);
   ++open_sequences_;
   ++changes_;
   ++live_handles().sequences;

@@ -82,6 +82,12 @@ class Device {
   [[nodiscard]] virtual uint64_t Progress() const = 0;
   // Later work of `slot` waits for `fence`.
   virtual void Wait(uint32_t slot, Fence fence) = 0;
+  // Whether a stream cannot be made to wait for the fence now, because what it stands
+  // for is not on the device yet.
+  [[nodiscard]] virtual bool Withheld(const Fence&) const { return false; }
+  // The slots of `among` (a bit for each) whose streams are being captured into a
+  // graph: they take no work. Without the manager's lock, a driver is asked.
+  [[nodiscard]] virtual uint64_t Capturing(uint64_t /*among*/) noexcept { return 0; }
 
   // Copies inside the pool. They are queued on the stream that the work they are for
   // is on; work of the host and of step streams has no queue, its copies go to a

@@ -7,6 +7,8 @@
 #include <shared_mutex>
 
 #include "native/src/manager.h"
+#include "native/src/sequence_calls.h"
+#include "native/src/status.h"
 
 namespace kvcast {
 
@@ -20,12 +22,16 @@ void Manager::CloseDeviceTable(uint64_t table) { device_.CloseTable(table); }
 void Manager::UpdateDeviceTable(uint64_t table, uint64_t device_stream, uint32_t count,
                                 const kvc_table_delta* deltas) {
   std::shared_lock<WriterFirstMutex> lock(mutex_);
-  device_.UpdateTable(QueueOf(device_stream), table, count, deltas);
+  const uint32_t slot = QueueOf(device_stream);
+  if (!TakesWork(slot)) throw Error(KVC_BAD_STATE, sequences::kCaptured);
+  device_.UpdateTable(slot, table, count, deltas);
 }
 
 void Manager::WriteDeviceTable(uint64_t table, uint64_t device_stream, const TableRows& rows) {
   std::shared_lock<WriterFirstMutex> lock(mutex_);
-  device_.WriteTable(QueueOf(device_stream), table, rows);
+  const uint32_t slot = QueueOf(device_stream);
+  if (!TakesWork(slot)) throw Error(KVC_BAD_STATE, sequences::kCaptured);
+  device_.WriteTable(slot, table, rows);
 }
 
 void Manager::ReadDeviceTable(uint64_t table, uint32_t row, uint32_t column, uint32_t count,

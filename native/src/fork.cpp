@@ -30,6 +30,8 @@ kvc_status Manager::ForkOne(const kvc_fork_item& item, kvc_fork_result* result, 
     return Item(error, KVC_NOT_NOW, "max_sequences are open; release one");
   }
   if (!GateIsOpen()) return GateClosed(error);
+  // To the streams of others it tells a fence, which is recorded now.
+  if (slot != parent->slot && !TakesWork(parent->slot)) return sequences::Captured(error);
   const uint32_t index = free_sequence_;
   Sequence& seq = sequences_[index];
   const uint64_t blocks = (parent->committed + block_size_ - 1) / block_size_;
@@ -74,7 +76,7 @@ kvc_status Manager::ForkOne(const kvc_fork_item& item, kvc_fork_result* result, 
   seq.tail_digests = parent->tail_digests;
   if (seq.tail_digests) digests_.RetainAll(Tail(index), in_tail);
   ++active_sequences_;
-  if (slot != 0) ++streams_[slot].sequences;
+  EnterStream(slot);
   ++open_sequences_;
   ++changes_;
   ++live_handles().sequences;

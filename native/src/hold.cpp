@@ -40,6 +40,7 @@ kvc_status Manager::ReleaseHoldOne(uint64_t id, Turn* turn, kvc_error* error) {
     return sequences::Item(error, KVC_STALE_HANDLE,
                            "no such hold: released as often as it was counted, or never was");
   }
+  if (seq->holds == 1 && !TakesWork(seq->slot)) return sequences::Captured(error);
   if (seq->holds == 1) fences_.Reserve(seq->pages.size() + 6);
   // From here on nothing throws.
   if (seq->holds > 1) {

@@ -12,6 +12,7 @@
 
 #include "native/src/device_registry.h"
 #include "native/src/handles.h"
+#include "native/src/sequence_calls.h"
 #include "native/src/status.h"
 
 namespace kvcast {
@@ -476,6 +477,26 @@ kvc_fence Manager::FromFence(const Fence& fence) const {
   return {stream.id, fence.position > stream.base ? fence.position - stream.base : 0};
 }
 
+void Manager::LookForCaptures(uint64_t named) noexcept {
+  const uint64_t asked = queues_.load(std::memory_order_relaxed) | (named & ~uint64_t{1});
+  if (asked == 0) return;
+  const uint64_t found = device_.Capturing(asked);
+  if (found == 0 && captured_.load(std::memory_order_relaxed) == 0) return;
+  captured_.fetch_or(found, std::memory_order_relaxed);
+  captured_.fetch_and(~(asked & ~found), std::memory_order_relaxed);
+}
+
+void Manager::EnterStream(uint32_t slot) {
+  if (slot == 0) return;
+  ++streams_[slot].sequences;
+  if (!streams_[slot].steps) queues_.fetch_or(uint64_t{1} << slot, std::memory_order_relaxed);
+}
+
+void Manager::LeaveStream(uint32_t slot) {
+  if (slot == 0 || --streams_[slot].sequences != 0) return;
+  queues_.fetch_and(~(uint64_t{1} << slot), std::memory_order_relaxed);
+}
+
 uint64_t Manager::NewStreamId(uint32_t slot, bool steps) {
   if (slot == 0) {
     throw Error(KVC_NOT_NOW, "all 63 device streams are open or still have work; destroy one");
@@ -483,6 +504,7 @@ uint64_t Manager::NewStreamId(uint32_t slot, bool steps) {
   DeviceStreamSlot& stream = streams_[slot];
   stream.id = ++next_stream_generation_ << manager::kSlotBits | slot;
   stream.open = true;
+  captured_.fetch_and(~(uint64_t{1} << slot), std::memory_order_relaxed);
   top_slot_ = std::max(top_slot_, slot);
   stream.steps = steps;
   // Positions of a slot grow from user to user, steps begin at 1 each time.
@@ -589,7 +611,16 @@ void Manager::QueryFences(uint32_t count, const kvc_fence* fences, uint8_t* done
 void Manager::StreamWait(uint64_t device_stream, uint32_t count, const kvc_fence* fences) {
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   const uint32_t slot = SlotOf(device_stream);
-  for (uint32_t i = 0; i < count; ++i) (void)ToFence(fences[i]);
+  if (!TakesWork(slot)) throw Error(KVC_BAD_STATE, sequences::kCaptured);
+  // All or none: what a stream is to wait for is told once.
+  for (uint32_t i = 0; i < count; ++i) {
+    const Fence fence = ToFence(fences[i]);
+    if (Queues(slot) && fence.slot != slot && device_.Withheld(fence)) {
+      throw Error(KVC_NOT_NOW,
+                  "a fence stands for work that the device does not have yet, as it waits for a "
+                  "step or for the end of a capture: retry when that is over");
+    }
+  }
   for (uint32_t i = 0; i < count; ++i) {
     const Fence fence = ToFence(fences[i]);
     if (slot == 0 || streams_[slot].steps) {

@@ -33,6 +33,7 @@
 #define KVCAST_NATIVE_SRC_MANAGER_H_
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -217,6 +218,13 @@ class Manager final : public SinkHost {
   [[nodiscard]] uint64_t AddDeviceStream(uint32_t slot);
   [[nodiscard]] uint32_t DeviceSlot(uint64_t device_stream) const;
   [[nodiscard]] Device& device() { return device_; }
+  // Looks which streams of sequences, and which of `named` (slots, a bit for each), are
+  // being captured, without the lock: until the next look calls refuse them.
+  void LookForCaptures(uint64_t named) noexcept;
+  // The bit of a stream's slot, whatever the id.
+  [[nodiscard]] static uint64_t SlotBit(uint64_t device_stream) {
+    return device_stream == 0 ? 0 : uint64_t{1} << (device_stream % kDeviceSlots);
+  }
   [[nodiscard]] kvc_device_memory Memory() const;
   void BeginStep(uint64_t device_stream, uint64_t step);
   void EndStep(uint64_t device_stream, uint64_t step);
@@ -467,6 +475,14 @@ class Manager final : public SinkHost {
   [[nodiscard]] bool Queues(uint32_t slot) const {
     return slot != 0 && !device_.IsStepStream(slot);
   }
+  // A sequence more, or less, runs on the slot.
+  void EnterStream(uint32_t slot);
+  void LeaveStream(uint32_t slot);
+  // Whether fences can be recorded on the slot, and work queued: not while its stream is
+  // being captured. Before anything changes.
+  [[nodiscard]] bool TakesWork(uint32_t slot) const {
+    return (captured_.load(std::memory_order_relaxed) >> slot & 1) == 0;
+  }
 
   // page_copy.cpp
   kvc_status PlanCopy(uint32_t slot, PageId from, CopyPlan* plan, kvc_error* error);
@@ -581,6 +597,9 @@ class Manager final : public SinkHost {
   uint64_t next_stream_generation_ = 1;
   uint32_t top_slot_ = 0;  // the highest that has had a device stream
   DeviceStreamSlot streams_[kDeviceSlots];
+  // A bit per slot; both are read without the lock.
+  std::atomic<uint64_t> queues_{0};    // streams of sequences, but for steps
+  std::atomic<uint64_t> captured_{0};  // what the last look found
 
   kvc_stats counters_{};  // the counting fields only
   uint64_t prefault_ns_ = 0;

@@ -42,6 +42,7 @@ kvc_status Manager::PlanCopy(uint32_t slot, PageId from, CopyPlan* plan, kvc_err
     return sequences::Item(error, KVC_NOT_NOW,
                            "a page must be copied and all device streams are open; destroy one");
   }
+  if (!TakesWork(plan->slot)) return sequences::Captured(error);
   NoteOwnStream(plan->slot);
   const bool own = plan->slot == slot;
   fences_.Collect(pages_[from].ready, plan->slot, &plan->after);
@@ -50,7 +51,9 @@ kvc_status Manager::PlanCopy(uint32_t slot, PageId from, CopyPlan* plan, kvc_err
     if (slot != 0 && device_.Record(slot) != 0) plan->after.Add({slot, device_.Record(slot)});
   } else {
     bool steps = false;
-    plan->after.ForEach([&](const Fence& f) { steps = steps || device_.IsStepStream(f.slot); });
+    plan->after.ForEach([&](const Fence& f) {
+      steps = steps || device_.IsStepStream(f.slot) || device_.Withheld(f);
+    });
     if (steps) {
       return sequences::Item(error, KVC_NOT_NOW,
                              "a page must be copied on a device stream, which cannot wait for the "

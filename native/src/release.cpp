@@ -19,6 +19,7 @@ kvc_status Manager::ReleaseOne(uint64_t id, Closing how, Turn* turn, kvc_error* 
     return sequences::Item(error, KVC_STALE_HANDLE,
                            "the sequence is not open (released already, or never was)");
   }
+  if (!TakesWork(seq->slot)) return sequences::Captured(error);
   fences_.Reserve(seq->pages.size() + 6);
   // From here on nothing throws.
   CloseSequence(static_cast<uint32_t>(id), how, FenceSite::kRelease);
@@ -63,7 +64,7 @@ void Manager::CloseSequence(uint32_t index, Closing how, FenceSite site) {
   }
   fences_.Release(seq->waits);
   seq->waits = 0;
-  if (seq->slot != 0) --streams_[seq->slot].sequences;
+  LeaveStream(seq->slot);
   ++changes_;
   seq->open = false;
   seq->suspended = false;

@@ -78,6 +78,11 @@ inline kvc_status Suspended(kvc_error* error) {
   return Item(error, KVC_BAD_STATE, "the sequence is suspended; resume it first");
 }
 
+inline constexpr const char* kCaptured =
+    "the device stream is being captured into a graph, where the call's work would run again and "
+    "again: repeat the call when the capture has ended";
+inline kvc_status Captured(kvc_error* error) { return Item(error, KVC_BAD_STATE, kCaptured); }
+
 }  // namespace sequences
 
 // Follows the prompt from match->last on, for up to `blocks` blocks; hands what

@@ -22,7 +22,7 @@ extern "C" {
 
 kvc_status kvc_sequences_fork(kvc_manager* manager, uint32_t count, const kvc_fork_item* items,
                               kvc_fork_result* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::QueueingCall(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(items, count, "items[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.Fork(count, items, results, error);
@@ -32,7 +32,7 @@ kvc_status kvc_sequences_fork(kvc_manager* manager, uint32_t count, const kvc_fo
 
 kvc_status kvc_sequences_cancel(kvc_manager* manager, uint32_t count, const uint64_t* sequences,
                                 kvc_status* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
+  return capi::QueueingCleanUp(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(sequences, count, "sequences[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.Cancel(count, sequences, results, error);
@@ -53,7 +53,7 @@ kvc_status kvc_sequences_release_held(kvc_manager* manager, uint32_t count,
 
 kvc_status kvc_holds_release(kvc_manager* manager, uint32_t count, const uint64_t* holds,
                              kvc_status* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
+  return capi::QueueingCleanUp(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(holds, count, "holds[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.ReleaseHolds(count, holds, results, error);
@@ -64,7 +64,7 @@ kvc_status kvc_holds_release(kvc_manager* manager, uint32_t count, const uint64_
 kvc_status kvc_sequences_suspend(kvc_manager* manager, uint32_t count,
                                  const kvc_suspend_item* items, kvc_status* results,
                                  kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::QueueingCall(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(items, count, "items[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.Suspend(count, items, results, error);
@@ -85,7 +85,7 @@ kvc_status kvc_sequences_resume(kvc_manager* manager, uint32_t count, const uint
 kvc_status kvc_sequences_truncate(kvc_manager* manager, uint32_t count,
                                   const kvc_truncate_item* items, kvc_truncate_result* results,
                                   kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::QueueingCall(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(items, count, "items[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.Truncate(count, items, results, error);

@@ -56,27 +56,30 @@ void kvc_step_output_init(kvc_step_output* output) KVC_NOEXCEPT {
 kvc_status kvc_step(kvc_manager* manager, uint32_t count, const kvc_op* ops,
                     const kvc_step_input* input, kvc_op_result* results, kvc_step_output* output,
                     kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
-    capi::RequireArray(ops, count, "ops[] is NULL");
-    capi::RequireArray(results, count, "results[] is NULL");
-    kvc_step_input in;
-    kvc_step_input_init(&in);
-    if (input != nullptr) {
-      capi::ReadSized(&in, input, "input's struct_size is wrong; use kvc_step_input_init");
-    }
-    kvc_step_output out;
-    kvc_step_output_init(&out);
-    if (output != nullptr) {
-      capi::ReadSized(&out, output, "output's struct_size is wrong; use kvc_step_output_init");
-    }
-    step_capi::CheckArrays(in, out);
-    core.Step(count, ops, in, results, &out, error);
-    if (output != nullptr) {
-      out.struct_size = output->struct_size;
-      std::memcpy(output, &out, out.struct_size);
-    }
-    return KVC_OK;
-  });
+  return capi::QueueingCall(
+      manager, error,
+      [&](kvcast::Manager& core) {
+        capi::RequireArray(ops, count, "ops[] is NULL");
+        capi::RequireArray(results, count, "results[] is NULL");
+        kvc_step_input in;
+        kvc_step_input_init(&in);
+        if (input != nullptr) {
+          capi::ReadSized(&in, input, "input's struct_size is wrong; use kvc_step_input_init");
+        }
+        kvc_step_output out;
+        kvc_step_output_init(&out);
+        if (output != nullptr) {
+          capi::ReadSized(&out, output, "output's struct_size is wrong; use kvc_step_output_init");
+        }
+        step_capi::CheckArrays(in, out);
+        core.Step(count, ops, in, results, &out, error);
+        if (output != nullptr) {
+          out.struct_size = output->struct_size;
+          std::memcpy(output, &out, out.struct_size);
+        }
+        return KVC_OK;
+      },
+      input == nullptr ? 0 : capi::SlotBits(input->prompts, input->prompt_count));
 }
 
 }  // extern "C"

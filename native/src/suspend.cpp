@@ -51,6 +51,7 @@ kvc_status Manager::SuspendOne(const kvc_suspend_item& item, Turn* turn, kvc_err
   Sequence* seq = Find(item.sequence);
   if (seq == nullptr) return sequences::Stale(error);
   if (seq->suspended) return sequences::Suspended(error);
+  if (!TakesWork(seq->slot)) return sequences::Captured(error);
   const bool keep = (item.flags & KVC_SUSPEND_KEEP) != 0;
   const size_t linked = Linked(*seq);
   ReservePath(seq, linked * block_size_);

@@ -89,21 +89,27 @@ kvc_status kvc_device_table_destroy(kvc_manager* manager, uint64_t table,
 kvc_status kvc_device_table_update(kvc_manager* manager, uint64_t table, uint64_t device_stream,
                                    uint32_t count, const kvc_table_delta* deltas,
                                    kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
-    capi::RequireArray(deltas, count, "deltas[] is NULL");
-    core.UpdateDeviceTable(table, device_stream, count, deltas);
-    return KVC_OK;
-  });
+  return capi::QueueingCall(
+      manager, error,
+      [&](kvcast::Manager& core) {
+        capi::RequireArray(deltas, count, "deltas[] is NULL");
+        core.UpdateDeviceTable(table, device_stream, count, deltas);
+        return KVC_OK;
+      },
+      kvcast::Manager::SlotBit(device_stream));
 }
 
 kvc_status kvc_device_table_write(kvc_manager* manager, uint64_t table, uint64_t device_stream,
                                   uint32_t first_row, uint32_t row_count, uint64_t row_stride,
                                   const int32_t* entries, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
-    capi::RequireArray(entries, row_count, "entries[] is NULL");
-    core.WriteDeviceTable(table, device_stream, {first_row, row_count, row_stride, entries});
-    return KVC_OK;
-  });
+  return capi::QueueingCall(
+      manager, error,
+      [&](kvcast::Manager& core) {
+        capi::RequireArray(entries, row_count, "entries[] is NULL");
+        core.WriteDeviceTable(table, device_stream, {first_row, row_count, row_stride, entries});
+        return KVC_OK;
+      },
+      kvcast::Manager::SlotBit(device_stream));
 }
 
 kvc_status kvc_host_table_read(kvc_manager* manager, uint64_t table, uint32_t row, uint32_t column,

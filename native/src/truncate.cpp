@@ -24,6 +24,7 @@ kvc_status Manager::TruncateOne(const kvc_truncate_item& item, kvc_truncate_resu
   const uint64_t target =
       item.capacity_tokens / block_size_ + (item.capacity_tokens % block_size_ != 0 ? 1 : 0);
   if (target >= seq->pages.size()) return KVC_OK;
+  if (!TakesWork(seq->slot)) return sequences::Captured(error);
   const size_t freed = seq->pages.size() - static_cast<size_t>(target);
   fences_.Reserve(freed + 4);
   // From here on nothing throws.

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "kvcast/kvcast.h"
 #include "tests/gpu/conformance.h"
@@ -215,6 +217,272 @@ TEST_F(CudaManager, WorksOnTheCallersStream) {
   manager_ = nullptr;
   EXPECT_EQ(fakecuda_context_pop(), theirs);
   fakecuda_context_destroy(theirs);
+}
+
+// All calls that would record a fence on a stream that is being captured, or queue
+// work there, are refused with nothing changed, and are accepted when it has ended. The
+// capture itself is not disturbed, whoever makes it in whatever mode.
+TEST_F(CudaManager, AStreamThatIsCapturedTakesNoWork) {
+  for (int mode = kCaptureGlobal; mode <= kCaptureRelaxed; ++mode) {
+    SCOPED_TRACE("capture mode " + std::to_string(mode));
+    Restart();
+    config_.flags = 0;
+    Open(0, 64);
+    uint64_t stream = 0;
+    uint64_t other = 0;
+    ASSERT_EQ(kvc_device_stream_create(manager_, &stream, &error_), KVC_OK);
+    ASSERT_EQ(kvc_device_stream_create(manager_, &other, &error_), KVC_OK);
+    void* cuda_stream = nullptr;
+    ASSERT_EQ(kvc_cuda_stream_get(manager_, stream, &cuda_stream, &error_), KVC_OK);
+    uint64_t table = 0;
+    uint64_t address = 0;
+    ASSERT_EQ(kvc_device_table_create(manager_, 2, 8, -1, 64, &table, &address, &error_), KVC_OK);
+    // Sequences to suspend, to truncate, to fork, to commit to, to end, and so on.
+    uint64_t ids[8];
+    for (uint32_t i = 0; i < 8; ++i) ids[i] = Sequence(stream, 100 + i);
+    // One with a tail that a fork shares: its next grow copies.
+    const kvc_grow_item room{ids[0], 32};
+    kvc_grow_result grown{};
+    ASSERT_EQ(kvc_sequences_grow(manager_, 1, &room, &grown, nullptr, 0, nullptr, &error_), KVC_OK);
+    const std::vector<uint32_t> five(5, 7);
+    kvc_commit_item commit{};
+    commit.sequence = ids[0];
+    commit.token_count = five.size();
+    kvc_commit_result committed{};
+    ASSERT_EQ(kvc_sequences_commit(manager_, 1, &commit, five.data(), five.size(), nullptr, 0,
+                                   &committed, &error_),
+              KVC_OK);
+    kvc_fork_item fork{ids[0], stream};
+    kvc_fork_result forked{};
+    ASSERT_EQ(kvc_sequences_fork(manager_, 1, &fork, &forked, &error_), KVC_OK);
+    ASSERT_EQ(forked.status, KVC_OK);
+    const kvc_grow_item more{ids[1], 32};
+    ASSERT_EQ(kvc_sequences_grow(manager_, 1, &more, &grown, nullptr, 0, nullptr, &error_), KVC_OK);
+    const kvc_hold_item hold{ids[7], 1, 0};
+    kvc_hold_result held{};
+    ASSERT_EQ(kvc_sequences_release_held(manager_, 1, &hold, &held, &error_), KVC_OK);
+    // A fence that is outstanding all the time, so that each call asks for it.
+    fakecuda_gate(cuda_stream);
+    const uint64_t waits_for = Sequence(stream, 200);
+    const kvc_fence last{stream, 1};
+    const kvc_fence never{other, 1};
+    const uint64_t on_other = Sequence(other, 300);
+    fakecuda_settle();
+
+    const std::vector<uint32_t> whole(16, 9);
+    commit.sequence = ids[1];
+    commit.token_count = whole.size();
+    const kvc_suspend_item suspend{ids[2], 0, 0};
+    const kvc_truncate_item truncate{waits_for, 16};
+    fork = {ids[3], other};
+    const kvc_table_delta delta{0, 0, 1};
+    const int32_t row[8] = {};
+    kvc_op op{};
+    op.kind = KVC_OP_RELEASE;
+    op.args.sequence = ids[6];
+    const kvc_grow_item wider{waits_for, 32};
+    ASSERT_EQ(kvc_sequences_grow(manager_, 1, &wider, &grown, nullptr, 0, nullptr, &error_),
+              KVC_OK);
+    const kvc_grow_item copies{forked.sequence, 32};
+    kvc_status result = KVC_OK;
+    kvc_op_result stepped{};
+    kvc_truncate_result truncated{};
+    kvc_fork_result apart{};
+    const struct {
+      const char* name;
+      std::function<kvc_status()> call;
+    } kCalls[] = {
+        {"wait", [&] { return kvc_device_stream_wait(manager_, stream, 1, &never, &error_); }},
+        {"update",
+         [&] { return kvc_device_table_update(manager_, table, stream, 1, &delta, &error_); }},
+        {"write",
+         [&] { return kvc_device_table_write(manager_, table, stream, 0, 1, 8, row, &error_); }},
+        {"commit",
+         [&] {
+           kvc_sequences_commit(manager_, 1, &commit, whole.data(), whole.size(), nullptr, 0,
+                                &committed, &error_);
+           return committed.status;
+         }},
+        {"copy",
+         [&] {
+           kvc_sequences_grow(manager_, 1, &copies, &grown, nullptr, 0, nullptr, &error_);
+           return grown.status;
+         }},
+        {"fork",
+         [&] {
+           kvc_sequences_fork(manager_, 1, &fork, &apart, &error_);
+           return apart.status;
+         }},
+        {"truncate",
+         [&] {
+           kvc_sequences_truncate(manager_, 1, &truncate, &truncated, &error_);
+           return truncated.status;
+         }},
+        {"suspend",
+         [&] {
+           kvc_sequences_suspend(manager_, 1, &suspend, &result, &error_);
+           return result;
+         }},
+        {"release",
+         [&] {
+           kvc_sequences_release(manager_, 1, &ids[4], &result, &error_);
+           return result;
+         }},
+        {"cancel",
+         [&] {
+           kvc_sequences_cancel(manager_, 1, &ids[5], &result, &error_);
+           return result;
+         }},
+        {"end",
+         [&] {
+           kvc_sequences_end(manager_, 1, &ids[3], &result, &error_);
+           return result;
+         }},
+        {"hold",
+         [&] {
+           kvc_holds_release(manager_, 1, &held.hold, &result, &error_);
+           return result;
+         }},
+        {"step",
+         [&] {
+           kvc_step(manager_, 1, &op, nullptr, &stepped, nullptr, &error_);
+           return stepped.status;
+         }},
+    };
+    fakecuda_capture_begin(cuda_stream, mode);
+    const auto stats = [&] {
+      kvc_stats now;
+      kvc_stats_init(&now);
+      EXPECT_EQ(kvc_manager_stats_get(manager_, &now, &error_), KVC_OK);
+      return std::vector<uint64_t>{now.free_pages,        now.live_pages, now.cached_pages,
+                                   now.quarantined_pages, now.sequences,  now.stored_blocks};
+    };
+    const std::vector<uint64_t> before = stats();
+    for (const auto& it : kCalls) {
+      EXPECT_EQ(it.call(), KVC_BAD_STATE) << it.name;
+      EXPECT_NE(std::strstr(error_.message, "captured"), nullptr) << error_.message;
+      EXPECT_EQ(kvc_manager_check(manager_, &error_), KVC_OK) << it.name << ": " << error_.message;
+    }
+    EXPECT_EQ(stats(), before);
+    // What does not touch the stream goes on.
+    EXPECT_EQ(Release(on_other), KVC_OK);
+    EXPECT_EQ(Release(Sequence(0, 400)), KVC_OK);
+    uint64_t third = 0;
+    EXPECT_EQ(kvc_device_stream_create(manager_, &third, &error_), KVC_OK);
+    EXPECT_EQ(fakecuda_capture_end(cuda_stream), 0) << "nothing of ours is in the graph";
+    for (const auto& it : kCalls) EXPECT_EQ(it.call(), KVC_OK) << it.name << ": " << error_.message;
+    fakecuda_open_gate(cuda_stream);
+    for (const uint64_t id : {ids[0], ids[1], ids[2], waits_for, forked.sequence, apart.sequence}) {
+      EXPECT_EQ(Release(id), KVC_OK);
+    }
+    uint8_t done = 0;
+    while (done == 0) {
+      ASSERT_EQ(kvc_device_fences_query(manager_, 1, &last, &done, &error_), KVC_OK);
+      std::this_thread::yield();
+    }
+    kvc_status closed = KVC_BUSY;
+    while (closed == KVC_BUSY) {
+      closed = kvc_device_table_destroy(manager_, table, &error_);
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(closed, KVC_OK);
+    EXPECT_EQ(kvc_manager_check(manager_, &error_), KVC_OK) << error_.message;
+    EXPECT_EQ(kvc_manager_destroy(manager_, &error_), KVC_OK);
+    manager_ = nullptr;
+  }
+}
+
+// The copy of a fork of steps is held back until the step is done, and is not on the device
+// meanwhile: no stream may be let go on as if it were.
+TEST_F(CudaManager, AStreamDoesNotGoOnBeforeACopyThatWaitsForAStep) {
+  Open();
+  uint64_t steps = 0;
+  uint64_t stream = 0;
+  ASSERT_EQ(kvc_step_stream_create(manager_, &steps, &error_), KVC_OK);
+  ASSERT_EQ(kvc_device_stream_create(manager_, &stream, &error_), KVC_OK);
+  ASSERT_EQ(kvc_step_begin(manager_, steps, 1, &error_), KVC_OK);
+  const uint64_t first = Sequence(steps, 100);
+  const auto grow = [&](uint64_t sequence, uint64_t tokens) {
+    const kvc_grow_item item{sequence, tokens};
+    kvc_grow_result grown{};
+    EXPECT_EQ(kvc_sequences_grow(manager_, 1, &item, &grown, nullptr, 0, nullptr, &error_), KVC_OK);
+    return grown;
+  };
+  const auto fork = [&](uint64_t sequence, uint64_t on) {
+    const kvc_fork_item item{sequence, on};
+    kvc_fork_result forked{};
+    EXPECT_EQ(kvc_sequences_fork(manager_, 1, &item, &forked, &error_), KVC_OK);
+    EXPECT_EQ(forked.status, KVC_OK);
+    return forked;
+  };
+  EXPECT_EQ(grow(first, 32).status, KVC_OK);
+  kvc_commit_item commit{};
+  commit.sequence = first;
+  commit.token_count = 5;
+  const uint32_t tokens[5] = {1, 2, 3, 4, 5};
+  kvc_commit_result committed{};
+  ASSERT_EQ(kvc_sequences_commit(manager_, 1, &commit, tokens, 5, nullptr, 0, &committed, &error_),
+            KVC_OK);
+  const kvc_fork_result second = fork(first, steps);
+  const kvc_grow_result copy = grow(second.sequence, 32);
+  EXPECT_EQ(copy.status, KVC_OK);
+  ASSERT_EQ(copy.copied_block, 1u);
+  ASSERT_EQ(copy.wait_count, 1u);
+  kvc_device_memory memory{};
+  ASSERT_EQ(kvc_device_memory_get(manager_, &memory, &error_), KVC_OK);
+  const std::vector<int32_t> bytes(1024, 0x5A5A5A5A);
+  WriteDevice(memory.base + copy.copied_from * memory.page_bytes, bytes);
+  // The third is on a stream, and would read what has not been copied yet.
+  const kvc_fork_result third = fork(second.sequence, stream);
+  ASSERT_GT(third.wait_count, 0u);
+  EXPECT_EQ(kvc_device_stream_wait(manager_, stream, third.wait_count, third.waits, &error_),
+            KVC_NOT_NOW);
+  EXPECT_EQ(kvc_device_stream_wait(manager_, stream, 1, &copy.wait, &error_), KVC_NOT_NOW);
+  EXPECT_EQ(grow(third.sequence, 32).status, KVC_NOT_NOW) << "a copy of the copy";
+  EXPECT_EQ(kvc_manager_check(manager_, &error_), KVC_OK) << error_.message;
+  ASSERT_EQ(kvc_step_done(manager_, steps, 1, &error_), KVC_OK);
+  EXPECT_EQ(kvc_device_stream_wait(manager_, stream, third.wait_count, third.waits, &error_),
+            KVC_OK);
+  const kvc_grow_result again = grow(third.sequence, 32);
+  EXPECT_EQ(again.status, KVC_OK);
+  EXPECT_EQ(again.copied_from, copy.copied_to);
+  EXPECT_EQ(ReadDevice(memory.base + again.copied_to * memory.page_bytes, bytes.size()), bytes);
+  for (const uint64_t id : {first, second.sequence, third.sequence}) {
+    EXPECT_EQ(Release(id), KVC_OK);
+  }
+}
+
+// Somebody else's capture, in another manager's stream or none of ours: a query of one of
+// our events must neither be refused nor spoil it.
+TEST_F(CudaManager, CapturesOfOthersAreLeftAlone) {
+  Open();
+  uint64_t stream = 0;
+  ASSERT_EQ(kvc_device_stream_create(manager_, &stream, &error_), KVC_OK);
+  const DriverApi& api = OpenDriver();
+  const DeviceContext context(api, 0);
+  void* const theirs = fakecuda_stream_create(context.handle(), 0);
+  int mode = kCaptureGlobal;
+  std::thread([&] { fakecuda_capture_begin(theirs, kCaptureGlobal); }).join();
+  EXPECT_EQ(Release(Sequence(stream, 7)), KVC_OK);
+  const kvc_fence fence{stream, 1};
+  uint8_t done = 0;
+  while (done == 0 && error_.status == KVC_OK) {
+    ASSERT_EQ(kvc_device_fences_query(manager_, 1, &fence, &done, &error_), KVC_OK);
+    std::this_thread::yield();
+  }
+  uint64_t table = 0;
+  uint64_t address = 0;
+  EXPECT_EQ(kvc_device_table_create(manager_, 2, 8, -1, 64, &table, &address, &error_), KVC_OK)
+      << error_.message;
+  EXPECT_EQ(kvc_device_table_destroy(manager_, table, &error_), KVC_OK);
+  EXPECT_EQ(fakecuda_capture_end(theirs), 0) << "the capture was spoilt";
+  // The thread has the mode that it had.
+  EXPECT_EQ(api.capture_mode(&mode), kSuccess);
+  EXPECT_EQ(mode, kCaptureGlobal);
+  mode = kCaptureGlobal;
+  EXPECT_EQ(api.capture_mode(&mode), kSuccess);
+  const ContextScope scope(context);
+  EXPECT_EQ(api.stream_destroy(static_cast<StreamHandle>(theirs)), kSuccess);
 }
 
 TEST_F(CudaManager, ABrokenDeviceIsAnErrorThatStaysAndCanBeCleanedUp) {

@@ -1171,7 +1171,10 @@ KVC_API kvc_status kvc_step_begin(kvc_manager* manager, uint64_t device_stream, 
 KVC_API kvc_status kvc_step_done(kvc_manager* manager, uint64_t device_stream, uint64_t step,
                                  kvc_error* error) KVC_NOEXCEPT;
 
-/* Makes later work of a device stream wait for fences of others. */
+/* Makes later work of a device stream wait for fences of others, for all or none.
+ * KVC_NOT_NOW on a CUDA device: a fence of a step that is not done, or of a copy that
+ * waits for such a step; the work that a stream would have to wait for is not on the
+ * device yet. Retry when the step is done. */
 KVC_API kvc_status kvc_device_stream_wait(kvc_manager* manager, uint64_t device_stream,
                                           uint32_t count, const kvc_fence* fences,
                                           kvc_error* error) KVC_NOEXCEPT;
@@ -1220,8 +1223,12 @@ KVC_API kvc_status kvc_device_memory_get(kvc_manager* manager, kvc_device_memory
  *
  * On a stream of a CUDA manager fences are never known to be reached when they are
  * asked for: others may have queued work there. A stream that is being captured into
- * a graph is KVC_BAD_STATE to adopt; what is noted for a stream that is captured
- * later is done after the capture, and its fences are reached then.
+ * a graph is KVC_BAD_STATE, with nothing changed: to adopt, to wait, to upload on, and,
+ * per item, for what would record a fence of a sequence there or copy for it (commits
+ * that fill blocks, grows and creates that copy, forks to other streams, truncate,
+ * suspend, release, cancel, end); when the capture has ended they are accepted again.
+ * Such calls ask the driver, those on other streams do not. To begin the capture on one
+ * thread while another is in such a call is the caller's race.
  */
 
 /* Opens the driver, once for the process, and makes KVC_DEVICE_CUDA known to
