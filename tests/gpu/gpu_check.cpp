@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: The kvcast authors
 // SPDX-License-Identifier: Apache-2.0
 
-// gpu_check [--quick] [--seed N] [--large-gib N] CHECK...: proves the CUDA device
+// gpu_check [--quick] [--seed N] [--operations N] [--large-gib N] CHECK...: proves the CUDA device
 // on whatever driver there is. Each check prints one line; exit status 1 when one
 // fails, 2 when there is no device or no such check.
 //   conformance  what every device must do, through the C ABI
+//   model        random operations in lock-step with a model, through the C ABI
 //   copies       1 byte to 4 MiB, odd alignments, each method, against the bytes
 //   stamps       racing streams, pages reused behind fences only
 //   large        offsets beyond 2^32
@@ -255,9 +256,13 @@ struct Check {
   void (*run)(const Options&);
 };
 constexpr Check kChecks[] = {
-    {"conformance", CheckConformance}, {"copies", CheckCopies},
-    {"stamps", CheckStamps},           {"large", CheckLarge},
-    {"elastic", CheckElastic},         {"bench", Bench},
+    {"conformance", CheckConformance},
+    {"model", CheckModel},
+    {"copies", CheckCopies},
+    {"stamps", CheckStamps},
+    {"large", CheckLarge},
+    {"elastic", CheckElastic},
+    {"bench", Bench},
 };
 
 int Run(const Check& check, const Options& options) {
@@ -285,6 +290,8 @@ int Main(int argc, char** argv) {
       options.quick = true;
     } else if (word == "--seed" && i + 1 < argc) {
       options.seed = std::strtoull(argv[++i], nullptr, 0);
+    } else if (word == "--operations" && i + 1 < argc) {
+      options.operations = std::strtoull(argv[++i], nullptr, 0);
     } else if (word == "--large-gib" && i + 1 < argc) {
       options.large_gib = std::strtoull(argv[++i], nullptr, 0);
     } else {

@@ -18,6 +18,7 @@ namespace kvcast::gpu {
 struct Options {
   bool quick = false;  // sizes for the fake driver and for the sanitizers
   uint64_t seed = 1;
+  uint64_t operations = 0;  // of the model; 0 = as many as suit
   uint64_t large_gib = 20;  // of the pool with offsets beyond 2^32
 };
 
@@ -90,6 +91,9 @@ class PinnedBlock {
   const Gpu& gpu_;
   uint8_t* bytes_ = nullptr;
 };
+
+// gpu_model.cpp: the lock-step model, through the C ABI. Throws std::runtime_error.
+void CheckModel(const Options& options);
 
 // gpu_bench.cpp: prints the figures, a line each.
 void Bench(const Options& options);

@@ -168,6 +168,8 @@ struct CacheOptions {
   uint32_t gate = 1000;  // none, unless a test is about it
   uint32_t pending = 0;  // max_pending_blocks
   bool partial = false;  // partial_reuse
+  kvc_device_kind device = KVC_DEVICE_HOST;
+  kvc_copy_method copies = KVC_COPY_PUBLISHED;  // of a GPU
 };
 
 // A manager with a stream. Its destructor cleans up whatever the test left
@@ -202,6 +204,8 @@ class Cache {
     config.max_digests = options.digests;
     config.max_pending_blocks = options.pending;
     config.partial_reuse = options.partial ? 1 : 0;
+    config.device = options.device;
+    config.copies = options.copies;
     if (kvc_manager_create(&config, stream_, &manager_, &error) != KVC_OK) {
       kvc_stream_destroy(stream_);
       throw std::runtime_error(error.message);

@@ -381,7 +381,7 @@ class Model : public ModelDevice {
       if (!queues) OpenOwn(copies);
       const uint64_t on = queues ? s.stream : copies;
       after = WaitsFor({s.pages[tail]}, on);
-      const auto steps = [&](const ModelFence& fence) { return IsSteps(fence.stream); };
+      const auto steps = [&](const ModelFence& fence) { return Withheld(fence); };
       if (queues && std::any_of(after.begin(), after.end(), steps)) {
         result.status = KVC_NOT_NOW;
         return result;
@@ -1033,7 +1033,7 @@ class Model : public ModelDevice {
     const bool queues = stream != 0 && !IsSteps(stream);
     if (!queues) OpenOwn(copies);
     hit.after = WaitsFor({hit.from->page}, queues ? stream : copies);
-    const auto steps = [&](const ModelFence& fence) { return IsSteps(fence.stream); };
+    const auto steps = [&](const ModelFence& fence) { return Withheld(fence); };
     if (queues && std::any_of(hit.after.begin(), hit.after.end(), steps)) return tail;
     if (!queues && stream != 0 && !Idle(stream)) {
       hit.after.erase(std::remove_if(hit.after.begin(), hit.after.end(),

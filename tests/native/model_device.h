@@ -19,8 +19,54 @@ struct ModelFence {
   uint64_t position = 0;
 };
 
+// Two kinds of devices. On the host's every operation waits to be advanced, and work is
+// queued when the call is made. A late one, a GPU, runs what is not held back by itself,
+// and gets what a call of the manager has for it when the call ends (EndCall): a fence is
+// never reached before. There the kernels of the engine alone wait to be advanced, if
+// `gated`, and positions are counted in fences.
 class ModelDevice {
  public:
+  void BeLate(bool gated) {
+    late_ = true;
+    gated_ = gated;
+  }
+  [[nodiscard]] bool late() const { return late_; }
+  [[nodiscard]] bool IsReached(const ModelFence& fence) const { return Reached(fence); }
+  // The stream of each kernel that waits to be advanced.
+  [[nodiscard]] std::vector<uint64_t> HeldFills() const {
+    std::vector<uint64_t> of;
+    for (const auto& [id, stream] : streams_) {
+      for (const Op& op : stream.queue) {
+        if (op.kind == Op::kFill) of.push_back(id);
+      }
+    }
+    return of;
+  }
+  // The call of the manager is over whose operations have been made since the last time.
+  void EndCall() {
+    std::vector<Note> notes;
+    notes.swap(notes_);
+    for (const Note& note : notes) streams_.at(note.stream).queue.push_back(note.op);
+    for (auto& [id, stream] : streams_) stream.record_last = false;
+    PassWaits();
+  }
+  // Whether a stream cannot be made to wait for the fence: it stands for a step, or for
+  // what waits for one.
+  [[nodiscard]] bool Withheld(const ModelFence& fence) const {
+    if (Reached(fence)) return false;
+    if (streams_.at(fence.stream).steps) return true;
+    if (!late_) return false;
+    const auto before = [&](const Op& op) { return op.kind == Op::kWait && Withheld(op.fence); };
+    const auto& queue = streams_.at(fence.stream).queue;
+    uint64_t position = streams_.at(fence.stream).executed;
+    for (const Op& op : queue) {
+      if (before(op)) return true;
+      if (op.kind == Op::kRecord && ++position >= fence.position) return false;
+    }
+    return std::any_of(notes_.begin(), notes_.end(), [&](const Note& note) {
+      return note.stream == fence.stream && before(note.op);
+    });
+  }
   void OpenStream(uint64_t id) {
     streams_[id].open = true;
     order_.push_back(id);
@@ -62,45 +108,61 @@ class ModelDevice {
     return open;
   }
   void Fill(uint64_t stream) {
-    if (stream != 0) Submit(stream, {});  // the host's own work is done at once
+    if (stream == 0) return;  // the host's own work is done at once
+    if (late_) {
+      streams_.at(stream).queue.push_back({Op::kFill, {}});  // the manager is not told
+      PassWaits();
+    } else {
+      Submit(stream, {Op::kFill, {}});
+    }
   }
   void StreamWait(uint64_t stream, const std::vector<ModelFence>& fences) {
     for (const ModelFence& fence : fences) {
-      if (!Reached(fence) && fence.stream != stream) Submit(stream, {true, fence});
+      if (!Reached(fence) && fence.stream != stream) Submit(stream, {Op::kWait, fence});
     }
   }
   // Up to `limit` fills of a stream and what they wait for.
-  uint64_t Advance(uint64_t id, uint64_t limit) {
+  // *of gets the stream of each.
+  uint64_t Advance(uint64_t id, uint64_t limit, std::vector<uint64_t>* of = nullptr) {
     uint64_t ran = 0;
     for (; ran < limit; ++ran) {
       Stream* stream = &streams_.at(id);
-      while (!stream->queue.empty() && stream->queue.front().wait) {
-        stream = &streams_.at(stream->queue.front().fence.stream);
+      uint64_t on = id;
+      while (!stream->queue.empty() && stream->queue.front().kind == Op::kWait) {
+        on = stream->queue.front().fence.stream;
+        stream = &streams_.at(on);
       }
       if (stream->queue.empty()) break;
       stream->queue.pop_front();
-      ++stream->executed;
+      if (!late_) ++stream->executed;
+      if (of != nullptr) of->push_back(on);
       PassWaits();
     }
     return ran;
   }
-  uint64_t AdvanceAll() {
+  uint64_t AdvanceAll(std::vector<uint64_t>* of = nullptr) {
     uint64_t ran = 0;
-    for (const uint64_t id : order_) ran += Advance(id, UINT64_MAX);
+    for (const uint64_t id : order_) ran += Advance(id, UINT64_MAX, of);
     return ran;
   }
 
  protected:
   struct Op {
-    bool wait = false;
+    enum Kind { kFill, kCopy, kWait, kRecord };
+    Kind kind = kFill;
     ModelFence fence;
+  };
+  struct Note {
+    uint64_t stream = 0;
+    Op op;
   };
   struct Stream {
     std::deque<Op> queue;
     uint64_t submitted = 0;
     uint64_t executed = 0;
     bool open = false;
-    bool steps = false;  // operations are steps, ended by the host
+    bool steps = false;        // operations are steps, ended by the host
+    bool record_last = false;  // nothing has been noted since, in the same call
   };
 
   [[nodiscard]] bool Reached(const ModelFence& fence) const {
@@ -112,13 +174,25 @@ class ModelDevice {
     });
   }
   // A fence of everything submitted to the stream so far.
-  [[nodiscard]] std::vector<ModelFence> Record(uint64_t stream) const {
-    if (stream == 0) return {};
-    return {{stream, streams_.at(stream).submitted}};
+  [[nodiscard]] std::vector<ModelFence> Record(uint64_t id) {
+    if (id == 0) return {};
+    Stream& stream = streams_.at(id);
+    if (late_ && !stream.steps && !stream.record_last) {
+      notes_.push_back({id, {Op::kRecord, {}}});
+      ++stream.submitted;
+      stream.record_last = true;
+    }
+    return {{id, stream.submitted}};
   }
-  void Submit(uint64_t stream, const Op& op) {
-    streams_.at(stream).queue.push_back(op);
-    ++streams_.at(stream).submitted;
+  void Submit(uint64_t id, const Op& op) {
+    Stream& stream = streams_.at(id);
+    if (late_) {
+      notes_.push_back({id, op});
+      stream.record_last = false;
+      return;
+    }
+    stream.queue.push_back(op);
+    ++stream.submitted;
     PassWaits();
   }
   // A copy behind fences that have not been reached, in the order of their streams'
@@ -127,27 +201,34 @@ class ModelDevice {
     std::sort(after.begin(), after.end(), [](const ModelFence& a, const ModelFence& b) {
       return a.stream % 64 < b.stream % 64;
     });
-    for (const ModelFence& fence : after) Submit(stream, {true, fence});
-    Submit(stream, {});
+    for (const ModelFence& fence : after) Submit(stream, {Op::kWait, fence});
+    Submit(stream, {Op::kCopy, {}});
   }
-  // Waits that have nothing to wait for take no time.
+  // Waits that have nothing to wait for take no time, nor does what runs by itself.
   void PassWaits() {
     for (bool moved = true; moved;) {
       moved = false;
       for (auto& [id, stream] : streams_) {
-        while (!stream.queue.empty() && stream.queue.front().wait &&
-               Reached(stream.queue.front().fence)) {
+        while (!stream.queue.empty() && Passes(stream.queue.front())) {
+          const bool counts = !late_ || stream.queue.front().kind == Op::kRecord;
           stream.queue.pop_front();
-          ++stream.executed;
+          stream.executed += counts ? 1 : 0;
           moved = true;
         }
       }
     }
   }
+  [[nodiscard]] bool Passes(const Op& op) const {
+    if (op.kind == Op::kWait) return Reached(op.fence);
+    return late_ && (op.kind != Op::kFill || !gated_);
+  }
 
   std::map<uint64_t, Stream> streams_;
   std::vector<uint64_t> order_;  // of creation
   uint64_t own_ = 0;             // the device's own stream, once it is known
+  bool late_ = false;
+  bool gated_ = false;
+  std::vector<Note> notes_;  // of a late device, until the call ends
 };
 
 }  // namespace kvcast::testing

@@ -8,7 +8,12 @@
 //
 // KVC_SEED repeats a run, KVC_OPERATIONS prolongs it. A run that fails is shrunk:
 // operations are left out as long as it still fails, and what remains is printed.
+//
+// tests/gpu compiles it too, without GoogleTest (KVC_MODEL_PROGRAM): there it runs on a
+// GPU, or the fake driver of one.
+#if !defined(KVC_MODEL_PROGRAM)
 #include <gtest/gtest.h>
+#endif
 
 #include <algorithm>
 #include <cstdint>
@@ -16,6 +21,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <stdexcept>
@@ -28,6 +34,7 @@
 #include "native/src/scope.h"
 #include "tests/native/abi_support.h"
 #include "tests/native/model.h"
+#include "tests/native/model_works.h"
 #include "tests/native/table_copies.h"
 
 namespace {
@@ -117,8 +124,9 @@ struct Operation {
 struct RunSetup {
   CacheOptions cache;
   uint32_t streams = 0;
-  bool images = false;  // some tokens are digests
-  bool fault = false;   // the model forgets a page now and then; shows that the test can fail
+  bool images = false;      // some tokens are digests
+  bool fault = false;       // the model forgets a page now and then; shows that the test can fail
+  ModelWorksFactory works;  // of the device, unless it is the host's
 
   [[nodiscard]] std::string Text() const {
     std::ostringstream text;
@@ -128,6 +136,7 @@ struct RunSetup {
          << streams << ", pending " << cache.pending << ", digests " << cache.digests
          << ", multimodal " << cache.multimodal << (images ? ", images" : "")
          << (cache.partial ? ", partial" : "");
+    if (works) text << ", device " << cache.device << ", copies " << cache.copies;
     return text.str();
   }
 };
@@ -210,14 +219,25 @@ class Lockstep {
     mirror_.on_removed = [this](const WireKey& key, kvc_evicted_reason reason) {
       return HeardOf(key, reason);
     };
+    if (setup.works) {
+      works_ = setup.works(cache_.manager());
+      model_.BeLate(works_->gated());
+    }
     for (uint32_t i = 0; i < setup.streams; ++i) NewStream(i == 2);
   }
+  ~Lockstep() {
+    // Nothing may be held back when the manager goes.
+    if (works_ != nullptr) works_->Advance(model_.HeldFills());
+  }
+  Lockstep(const Lockstep&) = delete;
+  Lockstep& operator=(const Lockstep&) = delete;
 
   void Step(const Operation& operation) {
     Draw draw(operation.seed);
     // A share of all calls are steps of one operation: nothing else may differ.
     cache_.ThroughSteps(operation.seed % 4 == 0);
     take_ = operation.seed % 3 == 0;
+    HandOver();
     switch (operation.kind) {
       case Kind::kCreate:
         Create(draw);
@@ -356,6 +376,7 @@ class Lockstep {
     while (!model_.holds.empty()) {
       Same("close with holds", cache_.Close(), KVC_BUSY);
       const uint64_t id = model_.holds.begin()->first;
+      HandOver();
       Same("end hold", cache_.ReleaseHold(id), model_.ReleaseHold(id));
     }
     CheckAll();
@@ -390,6 +411,33 @@ class Lockstep {
     if (got != want) {
       Fail(what + ": " + std::to_string(got) + ", the model says " + std::to_string(want));
     }
+  }
+
+  // A call of the manager is over: what it had for a device that is late is on its way.
+  void HandOver() {
+    if (works_ == nullptr) return;
+    model_.EndCall();
+    works_->Settle();
+  }
+  // Lets up to `limit` kernels of a stream run and what they wait for; of all: 0.
+  void RunDevice(uint64_t stream, uint64_t limit) {
+    HandOver();
+    if (works_ == nullptr) {
+      uint64_t executed = 0;
+      Same("advance", kvc_host_advance(cache_.manager(), stream, limit, &executed, nullptr),
+           KVC_OK);
+      Equal("executed", executed,
+            stream == 0 ? model_.AdvanceAll() : model_.Advance(stream, limit));
+      return;
+    }
+    std::vector<uint64_t> of;
+    if (stream == 0) {
+      model_.AdvanceAll(&of);
+    } else {
+      model_.Advance(stream, limit, &of);
+    }
+    works_->Advance(of);
+    works_->Settle();
   }
 
   void NewStream(bool steps) {
@@ -457,6 +505,15 @@ class Lockstep {
     for (uint32_t i = 0; i < count; ++i) got_streams.insert(fences[i].device_stream);
     for (const ModelFence& fence : want) want_streams.insert(fence.stream);
     if (got_streams != want_streams) Fail(what + ": waits for other streams than the model");
+    if (works_ != nullptr) {
+      // What the call itself recorded may have been reached when it was over.
+      for (uint32_t i = 0; i < count; ++i) {
+        for (uint32_t j = i; j < count; ++j) {
+          if (want[j].stream == fences[i].device_stream) std::swap(want[i], want[j]);
+        }
+      }
+      return;
+    }
     uint8_t done[KVC_MAX_WAITS] = {};
     Same("query", kvc_device_fences_query(cache_.manager(), count, fences, done, nullptr), KVC_OK);
     for (uint32_t i = 0; i < count; ++i) {
@@ -469,24 +526,51 @@ class Lockstep {
   void WaitFor(const ModelSequence& s, const kvc_fence* fences, uint32_t count,
                const std::vector<ModelFence>& want) {
     if (s.stream == 0 || model_.IsSteps(s.stream)) return;  // the engine waits by itself
-    Same("stream wait", kvc_device_stream_wait(cache_.manager(), s.stream, count, fences, nullptr),
+    StreamWait(s.stream, fences, count, want);
+  }
+  void StreamWait(uint64_t stream, const kvc_fence* fences, uint32_t count,
+                  const std::vector<ModelFence>& want) {
+    HandOver();
+    CheckReached(fences, count, want);
+    // A GPU's streams do not wait for the host: the engine does, and asks again.
+    const auto withheld = [&](const ModelFence& fence) { return model_.Withheld(fence); };
+    if (model_.late() && std::any_of(want.begin(), want.end(), withheld)) {
+      Same("stream wait for what is withheld",
+           kvc_device_stream_wait(cache_.manager(), stream, count, fences, nullptr), KVC_NOT_NOW);
+      WaitItself(0, true);
+    }
+    Same("stream wait", kvc_device_stream_wait(cache_.manager(), stream, count, fences, nullptr),
          KVC_OK);
-    model_.StreamWait(s.stream, want);
+    model_.StreamWait(stream, want);
+    HandOver();
+  }
+  // Fences on a late device, when nothing is under way: what has run is the same.
+  void CheckReached(const kvc_fence* fences, uint32_t count, const std::vector<ModelFence>& want) {
+    if (works_ == nullptr) return;
+    std::vector<uint8_t> done(count + 1);
+    Same("query", kvc_device_fences_query(cache_.manager(), count, fences, done.data(), nullptr),
+         KVC_OK);
+    for (uint32_t i = 0; i < count; ++i) {
+      Equal("a fence has been reached", done[i], model_.IsReached(want[i]) ? 1 : 0);
+    }
   }
 
   // Whose kernels the manager does not see waits until all has happened that they
   // might have to wait for.
   void WaitItself(uint64_t stream, bool waits) {
     if (!waits || (stream != 0 && !model_.IsSteps(stream))) return;
+    EndStepsAndRunAll();
+  }
+  void EndStepsAndRunAll() {
+    HandOver();
     Same("end all steps", kvc_step_done(cache_.manager(), 0, UINT64_MAX, nullptr), KVC_OK);
     model_.EndSteps();
-    uint64_t executed = 0;
-    Same("advance", kvc_host_advance(cache_.manager(), 0, UINT64_MAX, &executed, nullptr), KVC_OK);
-    Equal("executed", executed, model_.AdvanceAll());
+    RunDevice(0, UINT64_MAX);
   }
 
   // Compares all that can be read of a sequence; learns the ids of new pages.
   void CheckSequence(const ModelSequence& s) {
+    HandOver();
     kvc_sequence_info info;
     std::vector<uint32_t> pages;
     Same("get", cache_.Get(s.id, &info, &pages), KVC_OK);
@@ -1142,11 +1226,7 @@ class Lockstep {
     JudgeWaiters(step.waiters(), room.waiters);
     for (const Wait& w : waits) {
       if (w.stream == 0 || model_.IsSteps(w.stream)) continue;
-      Same("stream wait",
-           kvc_device_stream_wait(cache_.manager(), w.stream,
-                                  static_cast<uint32_t>(w.fences.size()), w.fences.data(), nullptr),
-           KVC_OK);
-      model_.StreamWait(w.stream, w.want);
+      StreamWait(w.stream, w.fences.data(), static_cast<uint32_t>(w.fences.size()), w.want);
     }
     for (const uint64_t stream : itself) WaitItself(stream, true);
     for (const auto& s : model_.sequences()) CheckSequence(*s);
@@ -1156,6 +1236,12 @@ class Lockstep {
     const kvc_host_fill fill{s.pages[block]->id, 0, value};
     // Whoever counts steps has its kernels elsewhere: here they run at once.
     const uint64_t stream = model_.IsSteps(s.stream) ? 0 : s.stream;
+    if (works_ != nullptr) {
+      HandOver();
+      works_->Fill(stream, fill.page, value);
+      model_.Fill(stream);
+      return;
+    }
     Same("fill", kvc_host_enqueue_fill(cache_.manager(), stream, 1, &fill, nullptr), KVC_OK);
     model_.Fill(stream);
   }
@@ -1288,6 +1374,7 @@ class Lockstep {
     Equal("more to expire", more, 0);
   }
   void Release(ModelSequence* s, bool ended = false) {
+    HandOver();
     const uint64_t id = s->id;
     Same("release", ended ? cache_.End(id) : cache_.Release(id), KVC_OK);
     model_.Release(s, false, ended);
@@ -1295,6 +1382,7 @@ class Lockstep {
     Same("release again", cache_.Release(id), KVC_STALE_HANDLE);
   }
   void Cancel(ModelSequence* s) {
+    HandOver();
     const uint64_t id = s->id;
     Same("cancel", cache_.Cancel(id), KVC_OK);
     model_.Release(s, true);
@@ -1362,9 +1450,7 @@ class Lockstep {
     const uint64_t stream = draw.From(model_.OpenStreams());
     const uint64_t limit = draw.Below(7);
     if (stream == 0) return;  // the host has nothing to do; settle advances everything
-    uint64_t executed = 0;
-    Same("advance", kvc_host_advance(cache_.manager(), stream, limit, &executed, nullptr), KVC_OK);
-    Equal("executed", executed, model_.Advance(stream, limit));
+    RunDevice(stream, limit);
   }
   // Destroys a device stream that no sequence uses and makes another.
   void TurnOver(Draw& draw) {
@@ -1382,11 +1468,15 @@ class Lockstep {
            kvc_device_stream_destroy(cache_.manager(), stream, nullptr), KVC_BUSY);
       return;
     }
+    // The engine's kernels must not be left on a stream that goes.
+    if (works_ != nullptr && !steps) RunDevice(stream, UINT64_MAX);
     Same("destroy stream", kvc_device_stream_destroy(cache_.manager(), stream, nullptr), KVC_OK);
     model_.CloseStream(stream);
-    uint64_t executed = 0;
-    Same("advance a destroyed stream",
-         kvc_host_advance(cache_.manager(), stream, 1, &executed, nullptr), KVC_STALE_HANDLE);
+    if (works_ == nullptr) {
+      uint64_t executed = 0;
+      Same("advance a destroyed stream",
+           kvc_host_advance(cache_.manager(), stream, 1, &executed, nullptr), KVC_STALE_HANDLE);
+    }
     NewStream(steps);
   }
 
@@ -1470,16 +1560,17 @@ class Lockstep {
   }
   // Lets the device finish: then each block's page holds what belongs there.
   void Settle() {
-    Same("end all steps", kvc_step_done(cache_.manager(), 0, UINT64_MAX, nullptr), KVC_OK);
-    model_.EndSteps();
-    uint64_t executed = 0;
-    Same("advance", kvc_host_advance(cache_.manager(), 0, UINT64_MAX, &executed, nullptr), KVC_OK);
-    Equal("executed", executed, model_.AdvanceAll());
+    EndStepsAndRunAll();
     for (const auto& [key, block] : model_.resident()) {
       uint64_t word = 0;
       uint8_t bytes[8];
-      Same("read", kvc_host_read(cache_.manager(), block->page->id, 8, 8, bytes, nullptr), KVC_OK);
-      std::memcpy(&word, bytes, sizeof word);
+      if (works_ != nullptr) {
+        word = works_->Read(block->page->id);
+      } else {
+        Same("read", kvc_host_read(cache_.manager(), block->page->id, 8, 8, bytes, nullptr),
+             KVC_OK);
+        std::memcpy(&word, bytes, sizeof word);
+      }
       if (word != Mark(key)) Fail("somebody wrote late to the page of a block");
     }
   }
@@ -1505,6 +1596,7 @@ class Lockstep {
   }
 
   void CheckAll() {
+    HandOver();
     const std::string broken = cache_.Check();
     if (!broken.empty()) Fail("check: " + broken);
     const kvc_stats got = cache_.Stats();
@@ -1619,6 +1711,7 @@ class Lockstep {
   bool take_ = false;       // the waiters, after this operation
   uint64_t taken_ = 0;      // tails, with their pages
   TableCopies tables_{setup_.cache.sequences, setup_.cache.pages};
+  std::unique_ptr<ModelWorks> works_;  // null: the host's device
 };
 
 // What the runs have met, so that a test which meets nothing fails.
@@ -1718,21 +1811,35 @@ std::string Report(uint64_t seed, const RunSetup& setup, const std::vector<Opera
 
 // Finds a failing run and shrinks it; nothing found is an empty list.
 std::vector<Operation> FindFailure(uint64_t seed, uint64_t operations, bool fault, RunSetup* setup,
-                                   Met* met = nullptr) {
+                                   Met* met = nullptr, kvc_device_kind device = KVC_DEVICE_HOST,
+                                   const ModelWorksFactory& works = {}) {
   constexpr uint64_t kRun = 250;
   Draw draw(seed);
   for (uint64_t done = 0; done < operations; done += kRun) {
     *setup = RandomRunSetup(draw);
     setup->fault = fault;
+    if (works) {
+      setup->cache.device = device;
+      setup->cache.poison = false;
+      setup->cache.copies = done / kRun % 2 == 0 ? KVC_COPY_KERNEL : KVC_COPY_ENGINE;
+      setup->works = works;
+    }
     std::vector<Operation> run;
     for (uint64_t i = 0; i < kRun; ++i) run.push_back(RandomOperation(draw));
     size_t at = 0;
-    if (RunOnce(*setup, run, &at, met).empty()) continue;
+    const std::string wrong = RunOnce(*setup, run, &at, met);
+    if (wrong.empty()) continue;
+    if (!fault) {
+      std::fprintf(stderr, "%s in %s: to be shrunk\n", wrong.c_str(),
+                   at < run.size() ? Name(run[at].kind) : "the end");
+    }
     run.resize(std::min<size_t>(run.size(), at + 1));
     return Shrink(*setup, run);
   }
   return {};
 }
+
+#if !defined(KVC_MODEL_PROGRAM)
 
 TEST(Model, RandomOperations) {
   const uint64_t seed = EnvNumber("KVC_SEED", 20240229);
@@ -1800,4 +1907,27 @@ TEST(Model, AFaultIsFoundAndShrunk) {
   EXPECT_EQ(RunOnce(setup, failure, &at), "") << "without the fault the same operations must pass";
 }
 
+#endif
+
 }  // namespace
+
+namespace kvcast::testing {
+
+std::string RunModel(uint64_t seed, uint64_t operations, kvc_device_kind device,
+                     const ModelWorksFactory& works) {
+  RunSetup setup;
+  Met met;
+  const std::vector<Operation> failure =
+      FindFailure(seed, operations, false, &setup, &met, device, works);
+  if (!failure.empty()) return Report(seed, setup, failure);
+  // What the device has a part in.
+  for (const auto& [name, count] : {std::pair<const char*, uint64_t>{"evicted", met.evicted},
+                                    {"refused for now", met.not_now},
+                                    {"cancelled", met.cancelled},
+                                    {"copies of tails", met.partial_hits}}) {
+    if (count == 0) return std::string(name) + ": not met once, too few operations";
+  }
+  return "";
+}
+
+}  // namespace kvcast::testing
