@@ -26,8 +26,9 @@ const (
 )
 
 // snapshotBody is an encoded snapshot: a clear, then all that is announced as of
-// the batch newest, parents first (or, if that is nothing, a second clear). It
-// never changes.
+// the batch newest, parents first. If the first message has room for nothing but the
+// clear, or nothing else to say, it has a second one: a lone clear could be an ordinary
+// batch. It never changes.
 type snapshotBody struct {
 	newest uint64
 	// messages are the payloads; empty is a batch without events, for the
@@ -53,6 +54,9 @@ type messageWriter struct {
 	buf  []byte
 	n    int
 	list []snapshotMessage
+	// clear is the encoded clear with which the first message begins; nil in the
+	// others.
+	clear []byte
 }
 
 // add appends encoded events, which are not kept.
@@ -78,6 +82,11 @@ func (w *messageWriter) close() error {
 	if w.n == 0 {
 		return nil
 	}
+	if w.n == 1 && w.clear != nil {
+		w.buf = append(w.buf, w.clear...)
+		w.n++
+	}
+	w.clear = nil
 	m, err := w.of.message(w.buf, w.n)
 	if err != nil {
 		return err
@@ -135,11 +144,10 @@ func encodeSnapshot(s *settings, from *bindings.Snapshot, newest uint64, ts floa
 		return nil, err
 	}
 	plain, risky := messageWriter{of: b}, messageWriter{of: b}
-	cleared, err := encoder.AppendEvents(nil, clearEvents)
-	if err != nil {
+	if plain.clear, err = encoder.AppendEvents(nil, clearEvents); err != nil {
 		return nil, err
 	}
-	if err = plain.add(cleared, 1); err != nil {
+	if err = plain.add(plain.clear, 1); err != nil {
 		return nil, err
 	}
 	behind := newBlockSet()
@@ -179,12 +187,6 @@ func encodeSnapshot(s *settings, from *bindings.Snapshot, newest uint64, ts floa
 			if err = part.to.add(buf, len(part.events)); err != nil {
 				return nil, err
 			}
-		}
-	}
-	if plain.n == 1 && len(plain.list) == 0 && risky.n == 0 && len(risky.list) == 0 {
-		// Of nothing: a second clear, so that it can be told from an ordinary batch.
-		if err := plain.add(cleared, 1); err != nil {
-			return nil, err
 		}
 	}
 	for _, w := range []*messageWriter{&plain, &risky} {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/kvcast/kvcast/bindings"
+	"github.com/kvcast/kvcast/bindings/event"
 	"github.com/kvcast/kvcast/publisher/wire"
 )
 
@@ -174,6 +175,62 @@ func TestSnapshotOfMultimodalBlocks(t *testing.T) {
 			}
 			if (risky > 0) != (form == MultimodalTensorRT) || filled != 1+min(risky, 1) {
 				t.Errorf("%d events with strings, %d batches with events", risky, filled)
+			}
+		})
+	}
+}
+
+// Where all that is announced is apart from the clear, because it is risky or too large
+// for one message, the first batch is told from an ordinary clear all the same: who
+// follows gets there, filled up or not.
+func TestSnapshotWithNothingBesideTheClear(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		limit, pad int
+		items      bool
+	}{
+		{"risky, filled up", maxSnapshotMessage, 65536, true},
+		{"risky, early end", maxSnapshotMessage, 0, true},
+		{"large, filled up", 1, 65536, false},
+		{"large, early end", 1, 0, false},
+		{"both", 1, 65536, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // they wait most of the time
+			o := snapshotOptions(t)
+			o.Multimodal, o.ReplayPadLimit = MultimodalTensorRT, c.pad
+			p := mustNew(t, o)
+			p.settings.snapshotMessage = c.limit
+			stream, m := newAllocator(t, o.StreamConfig(), bindings.Config{TokensPerBlock: 4, CapacityBlocks: 64})
+			t.Cleanup(func() { p.Close() })
+			if err := p.Attach(stream); err != nil {
+				t.Fatal(err)
+			}
+			mustStart(t, p)
+			use := func(n int) {
+				t.Helper()
+				for i := range n {
+					tokens := []int{i, 1, 2, 3, 4, 5, 6, 7}
+					if c.items {
+						tokens[1] = -1
+					}
+					serveItems(t, m, tokens)
+					mustFlush(t, p)
+				}
+			}
+			use(8)
+			f := newFollowed(t, p, nil)
+			f.until("late", patterns(t, m, event.Signed64))
+			use(12)
+			f.until("behind", patterns(t, m, event.Signed64))
+			if f.snapshots < 2 || f.gaps > 0 {
+				t.Errorf("%d batches of snapshots, %d gaps", f.snapshots, f.gaps)
+			}
+			client := newDealer(t, p.ReplayEndpoint())
+			client.ask(0)
+			b, err := wire.Decode([]byte(client.run()[0].payload), wire.Limits{})
+			if err != nil || len(b.Events) != 2 || b.Events[1].Kind != wire.KindCleared {
+				t.Errorf("begins with %+v, %v", b, err)
 			}
 		})
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 // A publisher whose history is too short answers with a snapshot: a batch that
-// begins with a clear and goes on with stores (or a second clear, so that one of
-// nothing can be told from a batch), perhaps more stores in the next ones, then batches without events up to the number that the snapshot is of, or
+// begins with a clear and goes on with stores (or, if it has none, a second clear, so
+// that it can be told from an ordinary one), perhaps more stores in the next ones, then batches without events up to the number that the snapshot is of, or
 // the end mark at once (wire contract, section 10). So neither its numbers nor its
 // bytes are those of the batches that came live. What tells the two apart is the
 // time: a snapshot has that of the newest batch which it holds, and all later

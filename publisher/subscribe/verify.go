@@ -168,7 +168,7 @@ func (v *Verifier) checkSnapshot(seq uint64, batch *wire.Batch) error {
 		v.report.Events++
 		switch events[i].Kind {
 		case wire.KindCleared:
-			// The second one of a snapshot of nothing.
+			// The second one of a first batch that stores nothing.
 			if v.mirror.Len() > 0 {
 				return broken(i, "a clear in the middle of a snapshot")
 			}
