@@ -108,13 +108,14 @@ tsan: ## C and C++ tests under ThreadSanitizer
 
 # KVC_SEED repeats a run; a failure prints the seed and the operations that are left after shrinking.
 .PHONY: test-long
-test-long: ## A million random operations on both models, on what pages hold and on the C ABI
+test-long: ## A million random operations on both models, what pages hold, the C ABI and what subscribers know
 	cmake --preset dev $(WERROR)
 	cmake --build --preset dev --target model_test content_test fuzz_abi
 	KVC_OPERATIONS=1000000 build/dev/tests/native/model_test
 	KVC_OPERATIONS=1000000 build/dev/tests/native/content_test
 	KVC_INPUTS=100000 build/dev/tests/native/fuzz_abi
 	$(GO) test -count=1 -timeout=60m -run 'TestModel$$' ./bindings -rapid.checks=11000
+	KVCAST_TEST_LONG=1 $(GO) test -count=1 -timeout=60m -v -run 'TestMirrors' ./tests/e2e
 
 .PHONY: bench
 bench: ## Benchmarks, C++ and Go

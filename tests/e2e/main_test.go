@@ -36,6 +36,10 @@ var kvcast struct {
 }
 
 func TestMain(m *testing.M) {
+	// The tests run this program also as a worker that can be killed.
+	if config := os.Getenv(workerVariable); config != "" {
+		os.Exit(workerMain(config))
+	}
 	os.Exit(testMain(m))
 }
 
