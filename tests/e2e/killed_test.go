@@ -17,12 +17,12 @@ func TestMirrorsOutliveWorkers(t *testing.T) {
 	t.Parallel()
 	seed := stormSeed(t)
 	random := rand.New(rand.NewPCG(seed, 99))
-	left := operations(killOperations, shortKillOperations, longKillOperations)
+	left := amount(killOperations, shortKillOperations, longKillOperations)
 	folder := shortTemp(t)
 	var c *crowd
 	form := drawWorker(random, random.IntN(4)).Form
 	lives := 0
-	for ; left > 0; lives++ {
+	for ; left > 0 || lives < 2; lives++ {
 		config := drawWorker(random, lives)
 		config.Form = form
 		config.Endpoint, config.ReplayEndpoint = "ipc://"+filepath.Join(folder, "s"), "ipc://"+filepath.Join(folder, "r")
@@ -61,9 +61,6 @@ func TestMirrorsOutliveWorkers(t *testing.T) {
 	seen.add(c)
 	t.Logf("%d lives, %d messages dropped", lives, c.dropper.dropped)
 	seen.log(t)
-	if lives < 2 {
-		t.Error("too few lives")
-	}
 	for name, counts := range seen {
 		if counts.resets+counts.gaps < lives-1 && name != "dies" {
 			t.Errorf("who %s has not noticed %d ends: %+v", name, lives-1, counts)

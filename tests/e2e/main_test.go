@@ -36,9 +36,12 @@ var kvcast struct {
 }
 
 func TestMain(m *testing.M) {
-	// The tests run this program also as a worker that can be killed.
+	// The tests run this program also as something that can be frozen and killed.
 	if config := os.Getenv(workerVariable); config != "" {
 		os.Exit(workerMain(config))
+	}
+	if config := os.Getenv(readerVariable); config != "" {
+		os.Exit(readerMain(config))
 	}
 	os.Exit(testMain(m))
 }

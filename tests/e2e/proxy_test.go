@@ -29,6 +29,7 @@ type proxy struct {
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool // nil when it is closed
+	count int               // connections so far
 }
 
 // newProxy passes on what comes from and goes to a tcp or ipc endpoint, at an
@@ -84,7 +85,15 @@ func (p *proxy) add(conns ...net.Conn) bool {
 			p.conns[c] = true
 		}
 	}
+	p.count++
 	return p.conns != nil
+}
+
+// accepted is how many connections there have been.
+func (p *proxy) accepted() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.count
 }
 
 // pass copies until one of the two is closed, and then closes both.

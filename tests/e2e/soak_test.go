@@ -32,7 +32,8 @@ const (
 	soakWorkers                                             = 8
 )
 
-func operations(usual, short, most int) int {
+// amount is how much of something a run has.
+func amount(usual, short, most int) int {
 	switch {
 	case long():
 		return most
@@ -58,6 +59,17 @@ type eyewitness struct {
 	client   *subscribe.Client
 	verifier *subscribe.Verifier
 	next     uint64 // 0: none has come
+}
+
+// newEyewitness subscribes to what is live.
+func newEyewitness(t *testing.T, endpoint string) *eyewitness {
+	t.Helper()
+	client, err := subscribe.Connect(subscribe.ClientOptions{Endpoint: endpoint})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return &eyewitness{client: client, verifier: subscribe.NewVerifier(subscribe.VerifierOptions{})}
 }
 
 // readTo reads up to a number.
@@ -178,7 +190,7 @@ func (s *soak) run(operations int) error {
 func TestMirrorsEqualTrees(t *testing.T) {
 	t.Parallel()
 	seed := stormSeed(t)
-	n := operations(soakOperations, shortSoakOperations, longSoakOperations) / soakWorkers
+	n := amount(soakOperations, shortSoakOperations, longSoakOperations) / soakWorkers
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	before := processorTime(t)

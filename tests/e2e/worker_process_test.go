@@ -7,19 +7,22 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kvcast/kvcast/bindings"
 )
 
 // workerVariable holds the configuration of a worker in a process of its own.
 const workerVariable = "KVCAST_TEST_WORKER"
 
-// workerDeadline bounds its life.
-const workerDeadline = 10 * time.Minute
+// childDeadline bounds the lives of processes.
+const childDeadline = 10 * time.Minute
 
 // order is a line that such a worker reads, and report one that it writes: one after
 // every tenth operation and one at the end of each order.
@@ -49,7 +52,7 @@ func workerMain(config string) (code int) {
 	if err := json.Unmarshal([]byte(config), &c); err != nil {
 		return failed(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), workerDeadline)
+	ctx, cancel := context.WithTimeout(context.Background(), childDeadline)
 	defer cancel()
 	w, err := startWorker(ctx, c, nil)
 	if err != nil {
@@ -91,23 +94,26 @@ func workerMain(config string) (code int) {
 	if err := w.close(); err != nil {
 		return failed(err)
 	}
+	if live := bindings.LiveHandles(); live != (bindings.Handles{}) {
+		return failed(fmt.Errorf("live at the end: %+v", live))
+	}
 	return 0
 }
 
-// workerProcess is a worker in another process.
-type workerProcess struct {
+// child is this program again, as something that can be frozen and killed. It reads and
+// writes JSON.
+type child struct {
 	*exec.Cmd
-	t        *testing.T
-	orders   io.WriteCloser
-	reports  *json.Decoder
-	endpoint string
-	replay   string
+	t       *testing.T
+	in      io.WriteCloser
+	encoder *json.Encoder
+	decoder *json.Decoder
 }
 
-// newWorkerProcess starts a worker and returns when it is bound.
-func newWorkerProcess(t *testing.T, c workerConfig) *workerProcess {
+// startChild runs what an environment variable with a configuration tells TestMain to.
+func startChild(t *testing.T, variable string, config any) *child {
 	t.Helper()
-	config, err := json.Marshal(c)
+	text, err := json.Marshal(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,42 +121,88 @@ func newWorkerProcess(t *testing.T, c workerConfig) *workerProcess {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), workerDeadline)
-	w := &workerProcess{Cmd: exec.CommandContext(ctx, program), t: t}
-	w.Env = append(os.Environ(), workerVariable+"="+string(config))
-	w.Stderr = os.Stderr
-	if w.orders, err = w.StdinPipe(); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), childDeadline)
+	c := &child{Cmd: exec.CommandContext(ctx, program), t: t}
+	c.Env = append(os.Environ(), variable+"="+string(text))
+	c.Stderr = os.Stderr
+	if c.in, err = c.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	out, err := w.StdoutPipe()
+	out, err := c.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.reports = json.NewDecoder(bufio.NewReader(out))
-	if err := w.Start(); err != nil {
+	c.encoder, c.decoder = json.NewEncoder(c.in), json.NewDecoder(bufio.NewReader(out))
+	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		cancel()
-		if w.ProcessState == nil {
-			w.Wait()
+		if c.ProcessState == nil {
+			c.Wait()
 		}
 	})
+	return c
+}
+
+func (c *child) signal(s os.Signal) {
+	c.t.Helper()
+	if err := c.Process.Signal(s); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// kill ends it as nobody can prepare for.
+func (c *child) kill() {
+	c.t.Helper()
+	c.signal(syscall.SIGKILL)
+	if c.Wait(); c.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		c.t.Fatalf("child: %v", c.ProcessState)
+	}
+}
+
+func (c *child) order(o any) {
+	c.t.Helper()
+	if err := c.encoder.Encode(o); err != nil {
+		c.t.Fatalf("child: %v", err)
+	}
+}
+
+// end lets it close everything.
+func (c *child) end() {
+	c.t.Helper()
+	c.in.Close()
+	for {
+		var r struct{ Error string }
+		if err := c.decoder.Decode(&r); err != nil {
+			break
+		} else if r.Error != "" {
+			c.t.Fatalf("child: %s", r.Error)
+		}
+	}
+	if err := c.Wait(); err != nil {
+		c.t.Fatalf("child: %v", err)
+	}
+}
+
+// workerProcess is a worker in another process.
+type workerProcess struct {
+	*child
+	endpoint, replay string
+}
+
+// newWorkerProcess starts a worker and returns when it is bound.
+func newWorkerProcess(t *testing.T, c workerConfig) *workerProcess {
+	t.Helper()
+	w := &workerProcess{child: startChild(t, workerVariable, c)}
 	r := w.report()
 	w.endpoint, w.replay = r.Endpoint, r.ReplayEndpoint
 	return w
 }
 
-func (w *workerProcess) order(o order) {
-	w.t.Helper()
-	if err := json.NewEncoder(w.orders).Encode(o); err != nil {
-		w.t.Fatalf("worker: %v", err)
-	}
-}
-
 func (w *workerProcess) report() (r report) {
 	w.t.Helper()
-	if err := w.reports.Decode(&r); err != nil {
+	if err := w.decoder.Decode(&r); err != nil {
 		w.t.Fatalf("worker: %v", err)
 	}
 	if r.Error != "" {
@@ -174,32 +226,4 @@ func (w *workerProcess) quiet() quietPoint {
 	w.t.Helper()
 	w.order(order{Quiet: true})
 	return *w.done().Quiet
-}
-
-// kill ends the worker as nobody can prepare for.
-func (w *workerProcess) kill() {
-	w.t.Helper()
-	if err := w.Process.Kill(); err != nil {
-		w.t.Fatal(err)
-	}
-	if w.Wait(); w.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-		w.t.Fatalf("worker: %v", w.ProcessState)
-	}
-}
-
-// end lets the worker close everything.
-func (w *workerProcess) end() {
-	w.t.Helper()
-	w.orders.Close()
-	for {
-		var r report
-		if err := w.reports.Decode(&r); err != nil {
-			break
-		} else if r.Error != "" {
-			w.t.Fatalf("worker: %s", r.Error)
-		}
-	}
-	if err := w.Wait(); err != nil {
-		w.t.Fatalf("worker: %v", err)
-	}
 }

@@ -44,7 +44,7 @@ type served struct {
 }
 
 const (
-	workloadSequences = 12
+	workloadSequences = 7
 	workloadDigests   = 3
 	workloadPage      = 16 // bytes
 )
