@@ -115,7 +115,7 @@ test-long: ## A million random operations on both models, what pages hold, the C
 	KVC_OPERATIONS=1000000 build/dev/tests/native/content_test
 	KVC_INPUTS=100000 build/dev/tests/native/fuzz_abi
 	$(GO) test -count=1 -timeout=60m -run 'TestModel$$' ./bindings -rapid.checks=11000
-	KVCAST_TEST_LONG=1 $(GO) test -count=1 -timeout=60m -v -run 'TestMirrors|TestFrozen' ./tests/e2e
+	KVCAST_TEST_LONG=1 $(GO) test -count=1 -timeout=60m -v -run 'TestMirrors|TestFrozen|TestOverloadEnds' ./tests/e2e ./publisher
 
 .PHONY: bench
 bench: ## Benchmarks, C++ and Go
