@@ -7,12 +7,15 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"testing"
+	"time"
+
+	"github.com/kvcast/kvcast/publisher/subscribe"
 )
 
 // Workers are killed with everything under way, and others take their place at once:
 // other blocks, other sizes of record buffers, other encodings, numbers that begin
-// anew or go on. All who listen, disturbed as they are, come to know what the living
-// one holds.
+// anew or go on. All who listen, disturbed as they are and one of them killed like that,
+// too, come to know what the living one holds.
 func TestMirrorsOutliveWorkers(t *testing.T) {
 	t.Parallel()
 	seed := stormSeed(t)
@@ -20,6 +23,7 @@ func TestMirrorsOutliveWorkers(t *testing.T) {
 	left := amount(killOperations, shortKillOperations, longKillOperations)
 	folder := shortTemp(t)
 	var c *crowd
+	var reader *readerProcess
 	form := drawWorker(random, random.IntN(4)).Form
 	lives := 0
 	for ; left > 0 || lives < 2; lives++ {
@@ -30,6 +34,10 @@ func TestMirrorsOutliveWorkers(t *testing.T) {
 		if c == nil {
 			c = newCrowd(t, rand.New(rand.NewPCG(seed, 98)), w.endpoint, w.replay)
 		}
+		if reader == nil {
+			reader = newReaderProcess(t, subscribe.FollowerOptions{
+				Client: subscribe.ClientOptions{Endpoint: w.endpoint}, Replay: w.replay, ReplayTimeout: 2 * time.Second})
+		}
 		told := func(what string, err error) {
 			t.Helper()
 			if err != nil {
@@ -37,7 +45,7 @@ func TestMirrorsOutliveWorkers(t *testing.T) {
 			}
 		}
 		// What the living one holds is known to all.
-		for range 1 + random.IntN(4) {
+		for range 1 + random.IntN(3) {
 			n := 1 + random.IntN(1500)
 			left -= n
 			w.order(order{Run: n, Pause: random.IntN(4) == 0})
@@ -47,6 +55,7 @@ func TestMirrorsOutliveWorkers(t *testing.T) {
 		}
 		q := w.quiet()
 		told("quiet", c.settle(q))
+		reader.settle(q)
 		// It goes with a loss that nobody can know the size of.
 		n := 10 + random.IntN(1500)
 		left -= n
@@ -55,6 +64,10 @@ func TestMirrorsOutliveWorkers(t *testing.T) {
 			told("before the end", c.disturb())
 		}
 		w.kill()
+		if random.IntN(2) == 0 {
+			reader.kill()
+			reader = nil
+		}
 		told("after the end", c.disturb())
 	}
 	seen := crowdCounts{}

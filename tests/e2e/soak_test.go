@@ -27,8 +27,8 @@ func long() bool { return os.Getenv(longVariable) != "" }
 
 // Operations of the random tests, all workers together.
 const (
-	soakOperations, shortSoakOperations, longSoakOperations = 80_000, 6_000, 1_000_000
-	killOperations, shortKillOperations, longKillOperations = 20_000, 2_000, 200_000
+	soakOperations, shortSoakOperations, longSoakOperations = 90_000, 6_000, 1_000_000
+	killOperations, shortKillOperations, longKillOperations = 10_000, 2_000, 100_000
 	soakWorkers                                             = 8
 )
 
