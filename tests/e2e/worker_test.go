@@ -34,7 +34,9 @@ type workerConfig struct {
 	Steps                    int // batches that are kept for replays
 	FirstSeq                 publisher.FirstSeq
 	RestartMark              bool
-	// Heartbeat and Timeout are those of ZMTP.
+	// Heartbeat and Timeout are those of ZMTP; 0 is none. ZeroMQ 4.3.4 aborts a subscriber
+	// whose queue is full when the publisher hangs up on it and it then finds a heartbeat
+	// among what it had been sent (assertion !_io_error).
 	Heartbeat, Timeout time.Duration
 }
 
@@ -113,9 +115,7 @@ func startWorker(ctx context.Context, c workerConfig, bound func(endpoint string
 	if bound != nil {
 		o.OnBound, o.WaitSubscribers = bound, 1
 	}
-	if c.Timeout > 0 {
-		o.ZMTPHeartbeat, o.ZMTPTimeout = c.Heartbeat, c.Timeout
-	}
+	o.ZMTPHeartbeat, o.ZMTPTimeout = c.Heartbeat, c.Timeout
 	// The loss of the last batch before a silence shows soon.
 	o.Heartbeat = 50 * time.Millisecond
 	if w.stream, err = bindings.NewStream(o.StreamConfig()); err != nil {
