@@ -163,6 +163,7 @@ struct CacheOptions {
   uint32_t pins = 0;  // max_pinned_pages
   kvc_policy policy = KVC_POLICY_LRU;
   uint32_t tau = 1000;
+  uint32_t ghosts = 0;  // lrfu_ghosts
   kvc_multimodal multimodal = KVC_MULTIMODAL_SUPPRESS;
   uint32_t digests = 0;  // at most; 0 = as many as fit
   uint32_t gate = 1000;  // none, unless a test is about it
@@ -200,6 +201,7 @@ class Cache {
     config.max_pinned_pages = options.pins;
     config.policy = options.policy;
     config.lrfu_tau = options.tau;
+    config.lrfu_ghosts = options.ghosts;
     config.resume_gate_permille = options.gate;
     config.max_digests = options.digests;
     config.max_pending_blocks = options.pending;

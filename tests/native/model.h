@@ -21,6 +21,7 @@
 #include "tests/native/abi_support.h"
 #include "tests/native/model_device.h"
 #include "tests/native/model_pending.h"
+#include "tests/native/model_scores.h"
 
 namespace kvcast::testing {
 
@@ -54,6 +55,7 @@ struct ModelBlock {
   bool expired = false;               // it did
   std::vector<uint32_t> tail;         // a tail that was kept: its tokens, and no key
   uint64_t born = 0;                  // the later the newer
+  uint32_t score = 0;                 // what it is worth
 };
 using ModelBlockRef = std::shared_ptr<ModelBlock>;
 
@@ -120,6 +122,7 @@ class Model : public ModelDevice {
         suppress_(options.multimodal == KVC_MULTIMODAL_SUPPRESS),
         partial_(options.partial),
         free_(options.pages),
+        scores(options.policy == KVC_POLICY_LRFU, options.tau, options.ghosts),
         pending(options.block, options.pending != 0 ? options.pending : options.pages) {}
 
   // ------------------------------------------------------------------- calls
@@ -211,7 +214,7 @@ class Model : public ModelDevice {
     if ((prompt.options.flags & KVC_PROMPT_STOP_BEFORE) != 0) {
       made->stop_blocks = prompt.options.stop_before / block_;
     }
-    ++counts.created_sequences;
+    CountRequest();
     counts.asked_blocks += tokens.size() / block_;
     *matched = found.size() * block_;
     if (suspended) {
@@ -228,7 +231,7 @@ class Model : public ModelDevice {
       const PartialHit hit = FindPartial(prompt, found, copies);
       last_hit = hit;
       *matched += hit.tokens;
-      Take(*made, found);
+      Take(*made, found, true);
       if (hit.tokens != 0) TakePartial(*made, hit, copies);
       made->matched = *matched;
       made->tokens.assign(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(*matched));
@@ -427,6 +430,7 @@ class Model : public ModelDevice {
     for (uint64_t i = 0; i < need - demand; ++i) give(TakePage(s.stream));
     for (const ModelBlockRef& block : victims) {
       result.victims.push_back(block);
+      if (block->tail.empty()) scores.Left(block->key, block->score);
       Evict(block);
       give(NewPage());
     }
@@ -481,6 +485,7 @@ class Model : public ModelDevice {
         // Somebody else was first: theirs for ours.
         const ModelBlockRef block = found->second;
         Hold(*block->page);
+        block->score = scores.Used(block->score);
         const ModelPageRef ours = s.pages[i];
         s.pages[i] = block->page;
         Drop(ours, Record(s.stream));
@@ -501,6 +506,7 @@ class Model : public ModelDevice {
       }
       if (parent) ++parent->children;
       block->born = ++born_;
+      block->score = scores.Entered(key);
       resident_[key] = block;
       s.blocks.push_back(block);
       Raise(*block);
@@ -516,6 +522,10 @@ class Model : public ModelDevice {
       known[key] = {parent_key, !parent, {text, text + block_}, s.scope};
       if (Suppressed(block.get())) ++suppressed_ever;
       ++result.stored;
+    }
+    // Whatever used a block has used those before it.
+    for (size_t i = s.blocks.size(); i > 1; --i) {
+      s.blocks[i - 2]->score = std::max(s.blocks[i - 2]->score, s.blocks[i - 1]->score);
     }
     for (uint64_t i = s.blocks.size(); i > first; --i) {
       auto rule = s.rules.upper_bound((i - 1) * block_);
@@ -644,7 +654,7 @@ class Model : public ModelDevice {
     }
     const std::vector<ModelPageRef> rest = s.pages;
     s.pages.clear();
-    Take(s, found);
+    Take(s, found, s.fresh);
     s.pages.insert(s.pages.end(), rest.begin(), rest.end());
     if (s.fresh) {
       s.matched = s.tokens.size();
@@ -689,7 +699,7 @@ class Model : public ModelDevice {
       Strip(*s);
     }
     ++epoch_;
-    for (auto& [priority, list] : lists_) {
+    for (auto& [place, list] : lists_) {
       for (const ModelBlockRef& block : list) GiveUp(block->page);
     }
     lists_.clear();
@@ -851,7 +861,7 @@ class Model : public ModelDevice {
   [[nodiscard]] uint64_t free() const { return free_; }
   [[nodiscard]] uint64_t cached() const {
     uint64_t all = 0;
-    for (const auto& [priority, list] : lists_) all += list.size();
+    for (const auto& [place, list] : lists_) all += list.size();
     return all;
   }
   [[nodiscard]] uint64_t quarantined() const { return quarantine_.size(); }
@@ -1067,6 +1077,7 @@ class Model : public ModelDevice {
     s.pages.push_back(to);
     // It has been used.
     Hold(*from);
+    hit.from->score = scores.Used(hit.from->score);
     Drop(from, {});
     NotePeak();
     ++counts.copied_pages;
@@ -1095,6 +1106,7 @@ class Model : public ModelDevice {
     made->page->block = made.get();
     made->page->ready.insert(made->page->ready.end(), fences.begin(), fences.end());
     made->born = ++born_;
+    made->score = parent != nullptr ? parent->score : scores.now();
     if (parent != nullptr) {
       made->own = made->listed = std::min<int>(parent->own, KVC_DEFAULT_PRIORITY);
       ++parent->children;
@@ -1106,9 +1118,22 @@ class Model : public ModelDevice {
   static bool Has(const ModelSequence& s, const ModelPageRef& page) {
     return std::find(s.pages.begin(), s.pages.end(), page) != s.pages.end();
   }
-  // Lists of cached blocks by the priority they are listed under, the least
-  // recently used first.
-  using Order = std::map<int, std::vector<ModelBlockRef>>;
+  // Lists of cached blocks by the priority they are listed under and what they are worth, the
+  // least recently used first.
+  using Place = std::pair<int, uint32_t>;
+  using Order = std::map<Place, std::vector<ModelBlockRef>>;
+  [[nodiscard]] Place PlaceOf(const ModelBlock& block, int priority) const {
+    return {priority, scores.Range(block.score)};
+  }
+  void CountRequest() {
+    scores.SetTime(++counts.created_sequences);
+    // Lists whose scores are told apart no longer become one, what was worth least first.
+    Order lists;
+    for (const auto& [place, list] : lists_) {
+      for (const ModelBlockRef& block : list) lists[PlaceOf(*block, place.first)].push_back(block);
+    }
+    lists_ = lists;
+  }
   struct ModelTimer {
     uint64_t tick;
     ModelBlockRef block;
@@ -1121,7 +1146,7 @@ class Model : public ModelDevice {
     std::map<const ModelBlock*, uint32_t> gone;
     std::vector<ModelBlockRef> victims;
     const auto next = [&]() -> ModelBlockRef {
-      for (auto& [priority, list] : order) {
+      for (auto& [place, list] : order) {
         for (const ModelBlockRef& block : list) {
           if (block->children == gone[block.get()] && UsableBy(block->page->ready, stream) &&
               UsableBy(block->page->used, stream)) {
@@ -1134,7 +1159,7 @@ class Model : public ModelDevice {
     while (victims.size() < demand) {
       const ModelBlockRef block = next();
       if (!block) break;
-      for (auto& [priority, list] : order) {
+      for (auto& [place, list] : order) {
         list.erase(std::remove(list.begin(), list.end(), block), list.end());
       }
       victims.push_back(block);
@@ -1143,9 +1168,9 @@ class Model : public ModelDevice {
           parent->listed == parent->own) {
         continue;
       }
-      std::vector<ModelBlockRef>& before = order[parent->listed];
+      std::vector<ModelBlockRef>& before = order[PlaceOf(*parent, parent->listed)];
       before.erase(std::find(before.begin(), before.end(), parent));
-      order[parent->own].push_back(parent);
+      order[PlaceOf(*parent, parent->own)].push_back(parent);
     }
     return victims;
   }
@@ -1154,9 +1179,9 @@ class Model : public ModelDevice {
     return *std::find_if(tails_.begin(), tails_.end(),
                          [&](const ModelBlockRef& other) { return other.get() == &block; });
   }
-  void Join(ModelBlock& block) { lists_[block.listed].push_back(Ref(block)); }
+  void Join(ModelBlock& block) { lists_[PlaceOf(block, block.listed)].push_back(Ref(block)); }
   void Leave(ModelBlock& block) {
-    std::vector<ModelBlockRef>& list = lists_[block.listed];
+    std::vector<ModelBlockRef>& list = lists_[PlaceOf(block, block.listed)];
     list.erase(std::find(list.begin(), list.end(), Ref(block)));
   }
   // A block without children is listed under its own priority.
@@ -1199,10 +1224,12 @@ class Model : public ModelDevice {
     block.listed = std::max(block.listed, block.own);
     Raise(block);
   }
-  void Take(ModelSequence& s, const std::vector<ModelBlockRef>& found) {
+  // Blocks that a sequence finds, or finds again.
+  void Take(ModelSequence& s, const std::vector<ModelBlockRef>& found, bool used) {
     s.blocks = found;
     for (const ModelBlockRef& block : found) {
       Hold(*block->page);
+      if (used) block->score = scores.Used(block->score);
       s.pages.push_back(block->page);
     }
     NotePeak();
@@ -1268,6 +1295,7 @@ class Model : public ModelDevice {
   std::vector<std::unique_ptr<ModelSequence>> sequences_;
 
  public:
+  ModelScores scores;
   ModelPending pending;
 };
 
