@@ -219,7 +219,7 @@ func (l *lockstep) fork(t *rapid.T) {
 		stream = rapid.SampledFrom(l.openStreams()).Draw(t, "device stream")
 	}
 	out := make([]bindings.ForkResult, 1)
-	l.same("fork", l.manager.Fork([]bindings.ForkItem{{Sequence: s.id, DeviceStream: stream}}, out), nil)
+	l.same("fork", l.calls.of().Fork([]bindings.ForkItem{{Sequence: s.id, DeviceStream: stream}}, out), nil)
 	r := &out[0]
 	made, waits := l.forked(s, stream, r)
 	if made == nil {

@@ -17,6 +17,7 @@ import (
 
 // mMatch is what a create found.
 type mMatch struct {
+	err     error
 	tokens  int // in all
 	partial mPartial
 }
@@ -149,6 +150,7 @@ func (m *model) takePartial(s *mSequence, hit *mPartial, copies bindings.DeviceS
 	s.pages = append(s.pages, to)
 	// It has been used.
 	m.hold(hit.from.page)
+	m.use(hit.from)
 	m.drop(hit.from.page, nil)
 	m.notePeak()
 }
@@ -182,9 +184,9 @@ func (m *model) keepTail(s *mSequence, fences []mFence) {
 	}
 	m.births++
 	b := &mBlock{parent: parent, scope: s.scope, page: s.pages[full], id: bindings.NoBlock,
-		own: bindings.DefaultPriority, tail: tail, born: m.births}
+		own: bindings.DefaultPriority, tail: tail, born: m.births, score: m.scores.time}
 	if parent != nil {
-		b.own = min(b.own, parent.own)
+		b.own, b.score = min(b.own, parent.own), parent.score
 		parent.children++
 	}
 	b.listed = b.own
@@ -216,11 +218,10 @@ func (l *lockstep) created(scope *mScope, p bindings.Prompt, r *bindings.CreateR
 		}
 	}
 	s, matched, computed, waits := l.m.create(scope, p, copies)
+	l.same("create", r.Err, matched.err)
 	if s == nil {
-		l.same("create", r.Err, bindings.ErrNotNow)
 		return nil, nil
 	}
-	l.same("create", r.Err, nil)
 	s.id = r.Sequence.ID()
 	l.equal("matched tokens", r.MatchedTokens, matched.tokens)
 	l.equal("pending tokens", r.PendingTokens, computed.blocks*l.m.blockSize)

@@ -197,6 +197,7 @@ func (m *model) computed(scope *mScope, tokens []uint32, mustCompute int) (found
 // waiters takes those whose waits are over, up to room.
 func (l *lockstep) waiters(room int) {
 	l.t.Helper()
+	l.calls.settle()
 	got, err := l.manager.TakeWaiters(make([]bindings.Waiter, room))
 	l.same("take waiters", err, nil)
 	l.over(got, room)

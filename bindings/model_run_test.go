@@ -228,6 +228,7 @@ type lockstep struct {
 	tables  tableCopy
 	steps   *int
 	images  bool // some tokens are digests
+	calls   *stepCalls
 }
 
 func newLockstep(t *rapid.T, steps *int) *lockstep {
@@ -243,8 +244,20 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 	images := rapid.SampledFrom([]bool{true, false, false}).Draw(t, "images")
 	seed := rapid.Uint64Min(1).Draw(t, "seed")
 
+	multimodal := rapid.SampledFrom([]bindings.Multimodal{bindings.AnnounceMultimodal,
+		bindings.SuppressMultimodal}).Draw(t, "multimodal")
+	digests := rapid.SampledFrom([]int{3, 3, 2, 1}).Draw(t, "digests") // of the three that there are
+	policy := bindings.PolicyLRU
+	// A digest that was out of use for a while hashes otherwise when it returns, so ghosts of
+	// blocks with digests cannot be foretold.
+	if rapid.Bool().Draw(t, "lrfu") && !images {
+		policy = bindings.PolicyLRFU
+	}
+	tau := rapid.SampledFrom([]int{1, 3, 20, 1000}).Draw(t, "tau")
+	ghosts := rapid.SampledFrom([]int{oneSet, ampleSets}).Draw(t, "ghosts")
+
 	stream, err := bindings.NewStream(bindings.StreamConfig{
-		Form: form, MaxEntries: entries, MaxBlocksPerEvent: maxRun, Multimodal: bindings.AnnounceMultimodal,
+		Form: form, MaxEntries: entries, MaxBlocksPerEvent: maxRun, Multimodal: multimodal,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -253,7 +266,7 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 		TokensPerBlock: blockSize, CapacityBlocks: total, MaxSequences: maxSequences,
 		PageBytes: 16, Seed: seed, Poison: true, Stream: stream,
 		ResumeGatePermille: gate, MaxPendingBlocks: pending, PartialReuse: partial,
-		MaxDigests: 3, // all that there are
+		MaxDigests: digests, Policy: policy, LRFUTau: tau, LRFUGhosts: ghosts,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -273,7 +286,10 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 		steps:   steps,
 		images:  images,
 	}
-	l.m.partialReuse = partial
+	l.m.partialReuse, l.m.maxDigests = partial, digests
+	l.m.suppress = multimodal == bindings.SuppressMultimodal
+	l.m.scores = mScores{on: policy == bindings.PolicyLRFU, tau: tau, ghosts: ghosts}
+	l.calls = &stepCalls{l: l}
 	for i := range rapid.SampledFrom([]int{0, 1, 2, 3, 3, 4}).Draw(t, "device streams") {
 		l.newDeviceStream(i == 2)
 	}
@@ -590,7 +606,7 @@ func (l *lockstep) grow(t *rapid.T) {
 func (l *lockstep) growTo(s *mSequence, capacity int) bool {
 	l.worked()
 	out := make([]bindings.GrowResult, 1)
-	evicted, err := l.manager.GrowTold(
+	evicted, err := l.calls.of().GrowTold(
 		[]bindings.GrowItem{{Sequence: s.id, CapacityTokens: capacity}}, out,
 		make([]bindings.EvictedBlock, l.m.total))
 	l.same("grow", err, nil)
@@ -629,16 +645,21 @@ func (l *lockstep) commit(t *rapid.T) {
 	if s == nil {
 		return
 	}
+	n := l.drawCount(t, s)
+	filled := l.drawFilled(t)
+	l.commitTokens(s, l.next(t, s, l.tokens(n, n).Draw(t, "tokens")), filled)
+}
+
+// drawCount draws how many tokens are committed.
+func (l *lockstep) drawCount(t *rapid.T, s *mSequence) int {
 	room := len(s.pages)*l.m.blockSize - s.committed
 	if s.suspended {
 		room = 1
 	}
-	n := rapid.SampledFrom([]int{0, min(1, room), room / 2, room, room}).Draw(t, "count")
 	if rapid.IntRange(0, 30).Draw(t, "too many") == 30 {
-		n = room + 1
+		return room + 1
 	}
-	filled := l.drawFilled(t)
-	l.commitTokens(s, l.next(t, s, l.tokens(n, n).Draw(t, "tokens")), filled)
+	return rapid.SampledFrom([]int{0, min(1, room), room / 2, room, room}).Draw(t, "count")
 }
 
 // drawFilled: now and then pages are filled from outside, which a step ends.
@@ -656,7 +677,7 @@ func (l *lockstep) commitTokens(s *mSequence, tokens []uint32, filled *mFence) {
 	l.worked()
 	l.compute(s, tokens)
 	out := make([]bindings.CommitResult, 1)
-	l.same("commit", l.manager.Commit([]bindings.CommitItem{commitItem(s, tokens, filled)}, out), nil)
+	l.same("commit", l.calls.of().Commit([]bindings.CommitItem{commitItem(s, tokens, filled)}, out), nil)
 	l.streamWait(s, out[0].Waits, l.committed(s, tokens, filled, &out[0]))
 	l.sequence(s)
 }
@@ -709,6 +730,10 @@ func (l *lockstep) request(t *rapid.T) {
 		return
 	}
 	scope, tokens := l.drawPrompt(t)
+	l.serve(t, scope, tokens, rapid.Bool().Draw(t, "release"))
+}
+
+func (l *lockstep) serve(t *rapid.T, scope *mScope, tokens []uint32, release bool) {
 	stream := rapid.SampledFrom(l.openStreams()).Draw(t, "device stream")
 	l.worked()
 	s := l.open(scope, bindings.Prompt{Tokens: tokens, Scope: scope.scope, DeviceStream: stream})
@@ -718,7 +743,7 @@ func (l *lockstep) request(t *rapid.T) {
 	if l.growTo(s, len(tokens)) {
 		l.commitTokens(s, tokens[s.committed:], nil)
 	}
-	if rapid.Bool().Draw(t, "release") {
+	if release {
 		l.releaseAll([]*mSequence{s}, false)
 	}
 }
@@ -726,7 +751,7 @@ func (l *lockstep) request(t *rapid.T) {
 // open creates one sequence; nil if that is refused.
 func (l *lockstep) open(scope *mScope, p bindings.Prompt) *mSequence {
 	out := make([]bindings.CreateResult, 1)
-	l.same("create", l.manager.Create(items(p), out), nil)
+	l.same("create", l.calls.of().Create(items(p), out), nil)
 	s, waits := l.created(scope, p, &out[0])
 	if s == nil {
 		return nil
@@ -772,6 +797,11 @@ func (l *lockstep) releaseAll(sequences []*mSequence, ended bool) {
 		ids = append(ids, s.id)
 	}
 	l.stale = append(l.stale, ids...)
+	if l.calls.through && len(sequences) == 1 {
+		l.releaseOne(sequences[0], ended)
+		return
+	}
+	l.calls.settle()
 	errs := make([]error, len(ids)+1)
 	// The first one twice: the second time it is stale.
 	if ended {
@@ -784,6 +814,17 @@ func (l *lockstep) releaseAll(sequences []*mSequence, ended bool) {
 		l.m.release(s, false, ended)
 	}
 	l.same("release", errs[len(ids)], bindings.ErrStaleHandle)
+}
+
+func (l *lockstep) releaseOne(s *mSequence, ended bool) {
+	release := l.calls.of().Release
+	if ended {
+		release = l.calls.of().End
+	}
+	errs := make([]error, 1)
+	l.same("release", release([]bindings.SequenceID{s.id}, errs), nil)
+	l.same("release", errs[0], nil)
+	l.m.release(s, false, ended)
 }
 
 func (l *lockstep) cancel(t *rapid.T) {
@@ -809,7 +850,7 @@ func (l *lockstep) hold(t *rapid.T) {
 	item := drawHold(t)
 	item.Sequence = s.id
 	out := make([]bindings.HoldResult, 1)
-	l.same("hold", l.manager.ReleaseHeld([]bindings.HoldItem{item}, out), nil)
+	l.same("hold", l.calls.of().ReleaseHeld([]bindings.HoldItem{item}, out), nil)
 	l.held(s, item, &out[0])
 }
 
@@ -885,7 +926,7 @@ func (l *lockstep) suspend(t *rapid.T) {
 	}
 	keep := rapid.SampledFrom([]bool{true, true, true, false}).Draw(t, "keep")
 	errs := make([]error, 1)
-	l.same("suspend", l.manager.Suspend([]bindings.SuspendItem{{Sequence: s.id, Keep: keep}}, errs), nil)
+	l.same("suspend", l.calls.of().Suspend([]bindings.SuspendItem{{Sequence: s.id, Keep: keep}}, errs), nil)
 	l.same("suspend", errs[0], l.m.suspend(s, keep))
 	l.sequence(s)
 }
@@ -899,7 +940,7 @@ func (l *lockstep) resume(t *rapid.T) {
 
 func (l *lockstep) resumeOne(s *mSequence) {
 	out := make([]bindings.ResumeResult, 1)
-	l.same("resume", l.manager.Resume([]bindings.SequenceID{s.id}, out), nil)
+	l.same("resume", l.calls.of().Resume([]bindings.SequenceID{s.id}, out), nil)
 	l.streamWait(s, out[0].Waits, l.resumed(s, &out[0]))
 	l.sequence(s)
 }
@@ -930,7 +971,7 @@ func (l *lockstep) truncate(t *rapid.T) {
 		capacity = s.committed / 2
 	}
 	out := make([]bindings.TruncateResult, 1)
-	l.same("truncate", l.manager.Truncate([]bindings.TruncateItem{{Sequence: s.id, CapacityTokens: capacity}}, out), nil)
+	l.same("truncate", l.calls.of().Truncate([]bindings.TruncateItem{{Sequence: s.id, CapacityTokens: capacity}}, out), nil)
 	l.truncated(s, capacity, &out[0])
 	l.sequence(s)
 }
@@ -950,7 +991,7 @@ func (l *lockstep) stop(t *rapid.T) {
 	l.worked()
 	position := rapid.IntRange(0, s.committed+2*l.m.blockSize).Draw(t, "position")
 	errs := make([]error, 1)
-	l.same("stop", l.manager.Stop([]bindings.StopItem{{Sequence: s.id, StopBefore: position}}, errs), nil)
+	l.same("stop", l.calls.of().Stop([]bindings.StopItem{{Sequence: s.id, StopBefore: position}}, errs), nil)
 	l.same("stop", errs[0], l.m.stop(s, position))
 }
 
@@ -970,7 +1011,7 @@ func (l *lockstep) pin(t *rapid.T) {
 			MustCompute: bindings.ComputeNothing}), out), nil)
 		l.pinned(path, &out[0])
 	} else if s := l.pick(t); s != nil {
-		l.same("pin", l.manager.PinSequences([]bindings.SequenceID{s.id}, out), nil)
+		l.same("pin", l.calls.of().PinSequences([]bindings.SequenceID{s.id}, out), nil)
 		l.pinnedSequence(s, &out[0])
 	}
 }
@@ -1051,7 +1092,7 @@ func (l *lockstep) retain(t *rapid.T) {
 	item, ticks := l.drawRetain(t, s.committed)
 	item.Sequence = s.id
 	errs := make([]error, 1)
-	l.same("retain", l.manager.Retain([]bindings.RetainItem{item}, errs), nil)
+	l.same("retain", l.calls.of().Retain([]bindings.RetainItem{item}, errs), nil)
 	l.retained(s, item, ticks, errs[0])
 }
 
@@ -1235,11 +1276,12 @@ func (l *lockstep) quiet() {
 	stats, err := l.stream.Stats()
 	l.same("stream stats", err, nil)
 	l.equal("pending blocks when quiet", stats.PendingBlocks, uint64(0))
-	l.equal("mirror blocks", stats.MirrorBlocks, uint64(len(l.m.resident)))
-	l.equal("blocks in the subscriber's mirror", len(l.mirror.blocks), len(l.m.resident))
-	for digest := range l.m.resident {
-		if _, ok := l.mirror.blocks[keyOnWire(digest, l.mirror.form)]; !ok {
-			l.t.Fatalf("resident block %x is not in the mirror", digest)
+	told := len(l.m.resident) - l.m.silence()
+	l.equal("mirror blocks", stats.MirrorBlocks, uint64(told))
+	l.equal("blocks in the subscriber's mirror", len(l.mirror.blocks), told)
+	for digest, b := range l.m.resident {
+		if _, ok := l.mirror.blocks[keyOnWire(digest, l.mirror.form)]; ok == l.m.suppressed(b) {
+			l.t.Fatalf("resident block %x is in the mirror: %v", digest, ok)
 		}
 	}
 	l.snapshot()
@@ -1284,6 +1326,7 @@ func (l *lockstep) settle() {
 
 // check runs after each action.
 func (l *lockstep) check(*rapid.T) {
+	l.calls.settle()
 	l.same("check", l.manager.Check(), nil)
 	got, err := l.manager.Stats()
 	l.same("stats", err, nil)
@@ -1337,7 +1380,7 @@ func (l *lockstep) check(*rapid.T) {
 		KeptPartialBlocks:    l.m.keptTails,
 		PartialHits:          l.m.partialHits,
 		PartialHitTokens:     l.m.partialTokens,
-		Digests:              l.m.digests(),
+		Digests:              uint64(len(l.m.digests())),
 	}
 	l.tables.check(l)
 	for _, h := range l.m.holds {
@@ -1371,6 +1414,7 @@ func (l *lockstep) check(*rapid.T) {
 		seen[r.Digest] = true
 		if r.Announced {
 			announced[r.Digest] = true
+			l.equal("an announced block is suppressed", l.m.suppressed(b), false)
 			if b.parent != nil && !announced[b.parent.key] {
 				l.t.Fatalf("block %x is announced, its parent is not", r.Digest)
 			}
@@ -1384,11 +1428,14 @@ func (l *lockstep) check(*rapid.T) {
 	l.equal("announced", s.AnnouncedBlocks, s.StoredBlocks-s.RemovedBlocks-s.ClearedBlocks)
 	l.equal("removed", s.RemovedBlocks, s.RemovedCapacityBlocks+s.RemovedTTLBlocks+s.RemovedEndedBlocks+s.RemovedScopeBlocks)
 	l.equal("announced in the tree", uint64(len(announced)), s.AnnouncedBlocks)
-	l.equal("pending", s.PendingBlocks, uint64(len(l.m.resident)-len(announced)))
-	l.equal("stored", s.StoredBlocks+s.DeferredEvictedBlocks+s.PendingBlocks, l.m.stored)
+	silence := l.m.silence()
+	l.equal("suppressed", s.SuppressedBlocks, uint64(silence))
+	l.equal("suppressed ever", s.MultimodalBlocksSuppressed, l.m.suppressedEver)
+	l.equal("pending", s.PendingBlocks, uint64(len(l.m.resident)-len(announced)-silence))
+	l.equal("stored", s.StoredBlocks+s.DeferredEvictedBlocks+s.PendingBlocks, l.m.stored-l.m.suppressedEver)
 	l.equal("partial", s.PartialBlocksSuppressed, l.m.partial)
 	l.equal("dropped events", s.DroppedEvents, s.DeferredBlocks)
-	l.equal("unannounced removals", s.UnannouncedRemovals, s.DeferredEvictedBlocks)
+	l.equal("unannounced removals", s.UnannouncedRemovals, s.DeferredEvictedBlocks+l.m.silent)
 	if l.ample {
 		l.equal("deferred with ample room", s.DeferredBlocks, uint64(0))
 	}
@@ -1417,7 +1464,7 @@ func (l *lockstep) finish() {
 	l.same("drain after the end", err, io.EOF)
 	// What was still deferred at the close is not announced; the rest is.
 	if l.ample {
-		l.equal("mirror at the end", len(l.mirror.blocks), len(l.m.resident))
+		l.equal("mirror at the end", len(l.mirror.blocks), len(l.m.resident)-l.m.silence())
 	}
 	for key := range l.mirror.blocks {
 		if _, ok := l.m.resident[l.mirror.known[key].digest]; !ok {
@@ -1470,6 +1517,7 @@ func runModel(steps *int) func(*rapid.T) {
 		with := func(action func(*rapid.T)) func(*rapid.T) {
 			return func(t *rapid.T) {
 				l.t = t
+				l.calls.draw(t)
 				action(t)
 			}
 		}
@@ -1485,8 +1533,12 @@ func runModel(steps *int) func(*rapid.T) {
 			"fork more":    with(l.fork),
 			"commit":       with(l.commit),
 			"commit more":  with(l.commit),
+			"commit some":  with(l.commitSome),
 			"request":      with(l.request),
 			"another":      with(l.request),
+			"return":       with(l.comeBack),
+			"return again": with(l.comeBack),
+			"pass":         with(l.pass),
 			"scribble":     with(l.scribble),
 			"release":      with(l.release),
 			"release many": with(l.releaseMany),

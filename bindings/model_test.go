@@ -46,6 +46,7 @@ type mBlock struct {
 	expired  bool             // its priority was higher, for a time
 	tail     []uint32         // a tail that was kept: its tokens, and no key
 	born     int              // the later the newer
+	score    int              // what it is worth
 }
 
 // mPin holds a path.
@@ -129,8 +130,11 @@ type model struct {
 	gate         int // permille
 	suspensions  int
 	partialReuse bool
+	maxDigests   int
+	suppress     bool // the stream does not tell of digests
 	births       int
 	tails        []*mBlock
+	scores       mScores
 
 	resident   map[event.Digest]*mBlock
 	known      map[event.Digest]*mKnown
@@ -158,6 +162,7 @@ type model struct {
 	expired, evictedTTL, evictedEnded, dropped, peakPinned                      uint64
 	refusedGate, reclaimed, cancelled, forked, copied                           uint64
 	keptTails, partialHits, partialTokens                                       uint64
+	suppressedEver, silent                                                      uint64
 }
 
 func newModel(blockSize, total, maxSequences, gate, pending int) *model {
@@ -167,6 +172,7 @@ func newModel(blockSize, total, maxSequences, gate, pending int) *model {
 		maxSequences: maxSequences,
 		gate:         gate,
 		pending:      mPending{blockSize: blockSize, most: pending},
+		scores:       mScores{tau: 1},
 		free:         total,
 		resident:     map[event.Digest]*mBlock{},
 		known:        map[event.Digest]*mKnown{},
@@ -373,8 +379,8 @@ func (m *model) hold(p *mPage) {
 	}
 }
 
-// join: to the end of the list of its priority.
-func (m *model) join(b *mBlock) { m.lists[b.listed+1] = append(m.lists[b.listed+1], b) }
+// join: into the list of its priority.
+func (m *model) join(b *mBlock) { m.lists[b.listed+1] = m.queue(m.lists[b.listed+1], b) }
 
 func (m *model) leave(b *mBlock) {
 	list := m.lists[b.listed+1]
@@ -647,29 +653,32 @@ func (m *model) gateOpen() bool {
 
 func (m *model) full() bool { return len(m.sequences)+len(m.holds) >= m.maxSequences }
 
-// take lets a sequence hold what was found for it.
-func (m *model) take(s *mSequence, found []*mBlock) {
+// take lets a sequence hold what was found for it, or found again.
+func (m *model) take(s *mSequence, found []*mBlock, used bool) {
 	s.blocks = found
 	for _, b := range found {
 		m.hold(b.page)
+		if used {
+			m.use(b)
+		}
 		s.pages = append(s.pages, b.page)
 	}
 	m.notePeak()
 }
 
 // create opens a sequence (without its id) and says what was matched and what
-// to wait for; nil when too many are open or the gate is closed. A copy that is not made
-// on the sequence's stream is made on the device's own, copies.
+// to wait for; nil with the reason when it is refused. A copy that is not made on the
+// sequence's stream is made on the device's own, copies.
 func (m *model) create(scope *mScope, p bindings.Prompt,
 	copies bindings.DeviceStream) (*mSequence, mMatch, mFound, []mFence) {
 	if m.full() {
-		return nil, mMatch{}, mFound{}, nil
+		return nil, mMatch{err: bindings.ErrNotNow}, mFound{}, nil
 	}
 	computed, resident := m.computed(scope, p.Tokens, p.MustCompute)
 	suspended := p.Suspended || p.Wait && computed.blocks != 0
 	if !suspended && !m.gateOpen() {
 		m.refusedGate++
-		return nil, mMatch{}, mFound{}, nil
+		return nil, mMatch{err: bindings.ErrNotNow}, mFound{}, nil
 	}
 	found := m.match(scope, p.Tokens, p.MustCompute, p.MatchBackoff)
 	matched := mMatch{tokens: len(found) * m.blockSize}
@@ -680,32 +689,43 @@ func (m *model) create(scope *mScope, p bindings.Prompt,
 	case p.StopBefore > 0:
 		s.stopBlocks = p.StopBefore / m.blockSize
 	}
-	m.created++
-	m.asked += uint64(len(p.Tokens) / m.blockSize)
 	whole := p.Tokens[:len(p.Tokens)/m.blockSize*m.blockSize]
+	path, mark := []uint32(nil), p.Mark && (suspended || len(whole)/m.blockSize > len(found))
+	switch {
+	case mark:
+		path = slices.Clone(whole)
+	case suspended:
+		path = slices.Clone(p.Tokens[:m.limit(p.Tokens, p.MustCompute)*m.blockSize])
+	}
+	if err := m.fits(path); err != nil {
+		if suspended {
+			return nil, mMatch{err: err}, mFound{}, nil
+		}
+		mark = false // is only a hint
+		m.pending.unmarked += uint64(len(whole)/m.blockSize - len(found))
+	}
+	m.request()
+	m.asked += uint64(len(p.Tokens) / m.blockSize)
 	var waits []mFence
 	if suspended {
 		s.suspended, s.fresh, s.backoff = true, true, p.MatchBackoff
 		m.suspensions++
 		s.suspendedAt = m.suspensions
-		s.matchBlocks, s.willMark, s.awaits = m.limit(p.Tokens, p.MustCompute), p.Mark, p.Wait
-		s.path = slices.Clone(p.Tokens[:s.matchBlocks*m.blockSize])
-		if p.Mark {
-			s.path = slices.Clone(whole)
-		}
+		s.matchBlocks, s.willMark, s.awaits = m.limit(p.Tokens, p.MustCompute), mark, p.Wait
+		s.path = path
 		if p.Wait && computed.blocks != 0 {
 			m.pending.await(s, computed, resident)
 		}
 	} else {
 		matched.partial = m.findPartial(scope, &p, found, copies)
 		matched.tokens += matched.partial.tokens
-		m.take(s, found)
+		m.take(s, found, true)
 		m.takePartial(s, &matched.partial, copies)
 		s.matched, s.committed = matched.tokens, matched.tokens
 		s.tokens = slices.Clone(p.Tokens[:matched.tokens])
 		m.matched += uint64(len(found))
 		waits = m.waitsFor(s.pages, s.stream)
-		if p.Mark {
+		if mark {
 			m.pending.promise(s, whole)
 		}
 	}
@@ -796,6 +816,7 @@ func (m *model) grow(s *mSequence, capacityTokens int, copies bindings.DeviceStr
 	for _, b := range victims {
 		if b.tail == nil {
 			m.evicted++
+			m.scores.leaves(b.key, b.score)
 		}
 		if b.own < 0 {
 			m.evictedEnded++
@@ -814,6 +835,9 @@ func (m *model) grow(s *mSequence, capacityTokens int, copies bindings.DeviceStr
 func (m *model) evict(b *mBlock) {
 	if b.children != 0 {
 		panic("the model evicts a block with children")
+	}
+	if b.tail == nil && m.suppressed(b) {
+		m.silent++
 	}
 	if b.page.holders == 0 {
 		m.leave(b)
@@ -870,7 +894,7 @@ func (m *model) victims(demand int, stream bindings.DeviceStream) []*mBlock {
 		from := &lists[p.listed+1]
 		i := slices.Index(*from, p)
 		*from = slices.Delete(*from, i, i+1)
-		lists[p.own+1] = append(lists[p.own+1], p)
+		lists[p.own+1] = m.queue(lists[p.own+1], p)
 	}
 	return victims
 }
@@ -887,6 +911,9 @@ func (m *model) commit(s *mSequence, tokens []uint32, filled *mFence) mCommit {
 	r := mCommit{firstChanged: -1}
 	if s.suspended || s.committed+len(tokens) > len(s.pages)*m.blockSize || len(tokens) > 0 && m.sharesTail(s) {
 		r.err = bindings.ErrBadState
+		return r
+	}
+	if r.err = m.fits(tokens); r.err != nil {
 		return r
 	}
 	s.tokens = append(s.tokens, tokens...)
@@ -916,6 +943,7 @@ func (m *model) commit(s *mSequence, tokens []uint32, filled *mFence) mCommit {
 		if b := m.resident[key]; b != nil {
 			// Somebody else was first: theirs for ours.
 			m.hold(b.page)
+			m.use(b)
 			ours := s.pages[i]
 			s.pages[i] = b.page
 			m.drop(ours, m.record(s.stream))
@@ -938,6 +966,7 @@ func (m *model) commit(s *mSequence, tokens []uint32, filled *mFence) mCommit {
 		}
 		m.births++
 		b.born = m.births
+		b.score = m.scores.entered(key)
 		m.resident[key] = b
 		s.blocks = append(s.blocks, b)
 		raise(b)
@@ -946,8 +975,12 @@ func (m *model) commit(s *mSequence, tokens []uint32, filled *mFence) mCommit {
 			digest: key, parent: parentKey, isRoot: parent == nil,
 			tokens: slices.Clone(text), scope: s.scope,
 		}
+		if m.suppressed(b) {
+			m.suppressedEver++
+		}
 		r.stored++
 	}
+	levelPath(s.blocks)
 	for i := len(s.blocks) - 1; i >= first; i-- {
 		rules := rulesBefore(s.rules, i*m.blockSize+1)
 		if len(rules) == 0 {
@@ -1110,7 +1143,7 @@ func (m *model) resume(s *mSequence) mResume {
 	}
 	rest := s.pages
 	s.pages = nil
-	m.take(s, found)
+	m.take(s, found, s.fresh)
 	s.pages = append(s.pages, rest...)
 	if s.fresh {
 		s.matched = s.committed
@@ -1178,6 +1211,9 @@ func (m *model) reset() {
 	m.timers = nil
 	for _, b := range m.resident {
 		b.page.block = nil
+		if m.suppressed(b) {
+			m.silent++
+		}
 	}
 	clear(m.resident)
 	m.tails = nil
