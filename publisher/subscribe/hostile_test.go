@@ -78,6 +78,51 @@ func TestHangUpInAFlood(t *testing.T) {
 	}
 }
 
+// A publisher's own heartbeats are something to answer, too, when a subscriber reads on
+// after the end: so it does not read what has come over such a connection, and makes
+// another one.
+func TestHangUpBehindHeartbeats(t *testing.T) {
+	listener, endpoint := listen(t)
+	c := connect(t, ClientOptions{Endpoint: endpoint, HWM: 10})
+	message := func(seq uint64) []byte {
+		return append(wire.AppendSeq([]byte{1, 0, 1, 8}, seq), 0, 1, 'x')
+	}
+	for life := range uint64(3) {
+		accepted := make(chan *net.TCPConn, 1)
+		go func() { accepted <- acceptZMTP(t, listener, "PUB") }()
+		// Whoever reads comes to a new connection, and to what is sent over it; then
+		// nobody reads for a while.
+		var peer *net.TCPConn
+		for end := time.Now().Add(deadline); ; {
+			m, err := c.Receive(time.Millisecond)
+			if err != nil && !errors.Is(err, ErrTimeout) || time.Now().After(end) {
+				t.Fatalf("life %d: %v", life, err)
+			}
+			if m != nil && m.Seq == life {
+				break
+			}
+			select {
+			case peer = <-accepted:
+				peer.Write(message(life))
+			default:
+			}
+		}
+		var flood []byte
+		for i := range uint64(5000) {
+			flood = append(flood, message(100+i)...)
+			flood = append(flood, "\x04\x07\x04PING\x00\x00"...)
+		}
+		peer.Write(flood)
+		// It has to be noticed that the connection was reset, by whom nobody tells.
+		peer.SetLinger(0)
+		peer.Close()
+		time.Sleep(50 * time.Millisecond)
+	}
+	if c.opened < 3 {
+		t.Error("the queue was never full")
+	}
+}
+
 // The same of a replay server: what had come is handed out, and live goes on.
 func TestReplayHangsUpInAFlood(t *testing.T) {
 	s := newFakeServer(t)

@@ -4,6 +4,7 @@
 package subscribe
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"unicode"
 
 	zmq "github.com/pebbe/zmq4"
+	"golang.org/x/sys/unix"
 
 	"github.com/kvcast/kvcast/publisher/internal/ipcpath"
 	"github.com/kvcast/kvcast/publisher/internal/zmqwait"
@@ -50,6 +52,12 @@ const (
 	// does at once, unless the peer broke the protocol: then never.
 	monitorName = "inproc://monitor"
 	giveUp      = time.Second
+	// hangUp is how long ZeroMQ may take to notice that a connection has ended, which
+	// it does at once, unless it has stopped reading it.
+	hangUp = time.Second
+	// lookEvery is how often it is looked whether it has ended: a look costs as much as
+	// a message.
+	lookEvery = time.Millisecond
 )
 
 // ClientOptions configures a Client.
@@ -60,7 +68,8 @@ type ClientOptions struct {
 	// Topic is the prefix of the topics to receive; "" means all.
 	Topic string
 	// HWM is the number of messages that may wait in this process, MaxMessage the
-	// longest frame in bytes; 0 means DefaultHWM and DefaultMaxMessage.
+	// longest frame in bytes; 0 means DefaultHWM and DefaultMaxMessage. If so many wait
+	// when a connection is reset, they are lost.
 	HWM        int
 	MaxMessage int
 	// CurveServerKeyFile and CurveSecretKeyFile switch CURVE on, for replays of a
@@ -112,6 +121,15 @@ type Client struct {
 	// connection before the newest one that is known of.
 	stale int
 	curve *curve
+	// options and ipv6 are for opening once more, and opened counts how often.
+	options ClientOptions
+	ipv6    bool
+	opened  int
+	// fd is the descriptor of the connection, -1 = there is none or it is not known.
+	// hung is when it was first seen to have ended, zero = it is alive.
+	// looked is when it was last looked.
+	fd           int
+	hung, looked time.Time
 	// refused is why the publisher does not let us in, "" = it may.
 	refused string
 }
@@ -137,19 +155,23 @@ func Connect(o ClientOptions) (*Client, error) {
 	if o.MaxMessage == 0 {
 		o.MaxMessage = DefaultMaxMessage
 	}
-	c := &Client{limit: o.MaxMessage, hwm: o.HWM, curve: keys}
+	c := &Client{limit: o.MaxMessage, hwm: o.HWM, curve: keys, options: o, ipv6: ipv6}
 	if c.ctx, err = zmq.NewContext(); err != nil {
 		return nil, &Error{"connect", err, "context"}
 	}
 	c.ctx.SetRetryAfterEINTR(true)
-	if err := c.open(o, ipv6); err != nil {
+	if err := c.open(); err != nil {
 		c.Close()
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *Client) open(o ClientOptions, ipv6 bool) (err error) {
+func (c *Client) open() (err error) {
+	o := &c.options
+	c.fd, c.hung = -1, time.Time{}
+	c.opened++
+	monitor := fmt.Sprint(monitorName, c.opened) // that of a closed socket goes a moment later
 	if c.socket, err = c.ctx.NewSocket(zmq.SUB); err != nil {
 		c.socket = nil
 		return &Error{"connect", err, "socket"}
@@ -162,7 +184,7 @@ func (c *Client) open(o ClientOptions, ipv6 bool) (err error) {
 		{"RCVHWM", func() error { return s.SetRcvhwm(o.HWM) }},
 		{"MAXMSGSIZE", func() error { return s.SetMaxmsgsize(int64(o.MaxMessage)) }},
 		{"LINGER", func() error { return s.SetLinger(0) }},
-		{"IPV6", func() error { return s.SetIpv6(ipv6) }},
+		{"IPV6", func() error { return s.SetIpv6(c.ipv6) }},
 		{"RECONNECT_IVL", func() error { return s.SetReconnectIvl(reconnect) }},
 		{"RECONNECT_IVL_MAX", func() error { return s.SetReconnectIvlMax(reconnectMax) }},
 		{"TCP_KEEPALIVE", func() error { return s.SetTcpKeepalive(1) }},
@@ -178,14 +200,14 @@ func (c *Client) open(o ClientOptions, ipv6 bool) (err error) {
 	}
 	events := zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_CONNECTED |
 		zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-	if err := s.Monitor(monitorName, events); err != nil {
+	if err := s.Monitor(monitor, events); err != nil {
 		return &Error{"connect", err, "monitor"}
 	}
 	if c.monitor, err = c.ctx.NewSocket(zmq.PAIR); err != nil {
 		c.monitor = nil
 		return &Error{"connect", err, "monitor"}
 	}
-	if err := c.monitor.Connect(monitorName); err != nil {
+	if err := c.monitor.Connect(monitor); err != nil {
 		return &Error{"connect", err, "monitor"}
 	}
 	if err := s.Connect(o.Endpoint); err != nil {
@@ -223,6 +245,9 @@ func (c *Client) Receive(wait time.Duration) (*Message, error) {
 
 // poll returns the next message, nil if there is none yet, or ErrFrames.
 func (c *Client) poll() (*Message, error) {
+	if c.hungUp() {
+		return nil, c.renew()
+	}
 	var frames [wire.LiveFrames][]byte
 	n, err := readFrames(c.socket, frames[:])
 	switch {
@@ -242,6 +267,60 @@ func (c *Client) poll() (*Message, error) {
 		return nil, &Error{"receive", ErrFrames, err.Error()}
 	}
 	return &Message{Topic: string(frames[0]), Seq: seq, Payload: frames[2]}, nil
+}
+
+// hungUp says that the connection has ended and ZeroMQ has not noticed: the queue was
+// full, so it has stopped reading. Nothing must be read of that queue any more. libzmq
+// 4.3.4 would go on with what it had got from the connection, and if there is a ZMTP
+// heartbeat in it, abort the process, because it cannot be answered (assertion
+// !_io_error). Between a look and the next one there is time for that still to happen,
+// but a millisecond instead of however long the reader was away.
+func (c *Client) hungUp() bool {
+	now := time.Now()
+	if c.hung.IsZero() && now.Sub(c.looked) < lookEvery {
+		return false
+	}
+	c.looked = now
+	if c.fd < 0 {
+		c.watch()
+	}
+	if c.fd < 0 || !ended(c.fd) {
+		c.hung = time.Time{}
+		return false
+	}
+	// It may have been noticed by now.
+	if c.watch(); c.fd < 0 {
+		return false
+	}
+	if c.hung.IsZero() {
+		c.hung = now
+	}
+	return true
+}
+
+// renew waits a moment for ZeroMQ to notice the end. If it does not, the socket is
+// replaced by another one, and what waited in its queue is lost.
+func (c *Client) renew() error {
+	if time.Since(c.hung) < hangUp {
+		time.Sleep(time.Millisecond) // the queue can be read, so nothing else waits
+		return nil
+	}
+	monitor, socket := c.monitor, c.socket
+	c.monitor, c.socket = nil, nil
+	err := errors.Join(monitor.Close(), socket.Close())
+	if err != nil {
+		return &Error{"receive", err, "a connection that has ended"}
+	}
+	c.stale = 0
+	return c.open()
+}
+
+// ended says that a connection was reset or closed by the peer: what the system reports
+// of it whether it is being read or not.
+func ended(fd int) bool {
+	list := []unix.PollFd{{Fd: int32(fd)}}
+	n, err := unix.Poll(list, 0)
+	return err == nil && n > 0 && list[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
 }
 
 // readFrames reads one message and returns how many frames it has; 0 if there
@@ -290,10 +369,12 @@ func (c *Client) watch() {
 		switch kind {
 		case zmq.EVENT_CONNECTED:
 			c.refused = ""
+			c.fd = value
 		case zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
 			c.refused = refusal(kind, value)
 		case zmq.EVENT_DISCONNECTED:
 			c.lost = time.Now()
+			c.fd, c.hung = -1, time.Time{}
 		case zmq.EVENT_HANDSHAKE_SUCCEEDED:
 			// What the connection before has left stays in the queue, in front
 			// of what the new one brings, and all of it is there by now. There

@@ -58,26 +58,22 @@ func memory(t *testing.T, pid int) int64 {
 	return 0
 }
 
-// A subscriber is frozen until long after everything that may wait for it does, and another
-// one, with room for a single message or for all, sleeps as long. The worker's memory stays bounded, who
+// A subscriber is frozen until long after everything that may wait for it does, and one
+// with room for a single message sleeps as long. The worker's memory stays bounded, who
 // is awake misses nothing, and when they wake up both get to know what is there: out of
 // a full queue, or over a new connection if heartbeats have ended the old one.
 func TestFrozenSubscriber(t *testing.T) {
-	for name, c := range map[string]struct {
-		heartbeat, timeout time.Duration
-		sleeper            int
-	}{
-		"full queue": {0, 0, 1},
-		"cut off":    {100 * time.Millisecond, 400 * time.Millisecond, 100_000},
+	for name, c := range map[string]struct{ heartbeat, timeout time.Duration }{
+		"full queue": {0, 0},
+		"cut off":    {100 * time.Millisecond, 400 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorkerProcess(t, loadedWorker(c.heartbeat, c.timeout))
 			witness := newEyewitness(t, w.endpoint)
 			frozen := newReaderProcess(t, subscribe.FollowerOptions{Client: subscribe.ClientOptions{Endpoint: w.endpoint}, Replay: w.replay})
-			// With heartbeats it does not fill its queue: see workerConfig.
 			asleep := bystander{options: subscribe.FollowerOptions{
-				Client: subscribe.ClientOptions{Endpoint: w.endpoint, HWM: c.sleeper}, Replay: w.replay, MaxHeld: 1}}
+				Client: subscribe.ClientOptions{Endpoint: w.endpoint, HWM: 1}, Replay: w.replay, MaxHeld: 1}}
 			if err := asleep.join(); err != nil {
 				t.Fatal(err)
 			}

@@ -34,9 +34,7 @@ type workerConfig struct {
 	Steps                    int // batches that are kept for replays
 	FirstSeq                 publisher.FirstSeq
 	RestartMark              bool
-	// Heartbeat and Timeout are those of ZMTP; 0 is none. ZeroMQ 4.3.4 aborts a subscriber
-	// whose queue is full when the publisher hangs up on it and it then finds a heartbeat
-	// among what it had been sent (assertion !_io_error).
+	// Heartbeat and Timeout are those of ZMTP; 0 is none.
 	Heartbeat, Timeout time.Duration
 }
 
