@@ -683,6 +683,7 @@ class Lockstep {
 
   // Opens one; no sequence if too many are open or the gate is closed.
   ModelSequence* Open(const ModelPrompt& prompt) {
+    HandOver();
     const kvc_create_result r = cache_.Create(prompt.tokens, prompt.scope->spec,
                                               prompt.must_compute, prompt.stream, prompt.options);
     std::vector<ModelFence> waits;
@@ -852,6 +853,7 @@ class Lockstep {
     CheckWaits("fork", r.waits, r.wait_count, want->waits);
   }
   bool GrowTo(ModelSequence& s, uint64_t capacity) {
+    HandOver();
     // Room for all or not quite, now and then none.
     const size_t room = capacity % 3 == 0 ? model_.total() : capacity % 5;
     std::vector<kvc_evicted_block> told(room);
@@ -1432,6 +1434,7 @@ class Lockstep {
     model_.Release(s, false, ended);
     stale_.push_back(id);
     Same("release again", cache_.Release(id), KVC_STALE_HANDLE);
+    HandOver();
   }
   void Cancel(ModelSequence* s) {
     HandOver();
@@ -1440,6 +1443,7 @@ class Lockstep {
     model_.Release(s, true);
     stale_.push_back(id);
     Same("cancel again", cache_.Cancel(id), KVC_STALE_HANDLE);
+    HandOver();
   }
   void Suspend(Draw& draw) {
     ModelSequence* s = Pick(draw);
