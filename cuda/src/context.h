@@ -67,6 +67,7 @@ class ContextScope {
  private:
   const DriverApi& api_;
   int capture_mode_ = kCaptureRelaxed;  // meanwhile: the thread's own
+  bool relaxed_ = false;
 };
 
 // The calling thread's context; throws when it has none.

@@ -101,7 +101,9 @@ void CudaDevice::CopyBatch(StreamHandle stream, const std::vector<PageCopy>& cop
 }
 
 void CudaDevice::BeginCall() noexcept {
-  if (!ForkedSinceOpen()) streams_.Poll();
+  if (ForkedSinceOpen()) return;
+  streams_.Poll();
+  tables_.Poll();
 }
 
 void CudaDevice::RequireUsable() const {

@@ -23,6 +23,8 @@ class CudaDevice final : public Device {
  public:
   // The driver has been opened. Throws Error: the config, the memory, the driver.
   CudaDevice(const DriverApi& api, const kvc_config& config);
+  // Waits for what is under way: it uses memory that goes.
+  ~CudaDevice() override { streams_.Drain(); }
 
   void BeginCall() noexcept override;
   void EndCall() noexcept override;

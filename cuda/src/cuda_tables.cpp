@@ -106,7 +106,26 @@ void CudaTables::Close(uint64_t id) {
   Free(*table);
 }
 
-PinnedRing::Space CudaTables::Stage(Table& table, uint32_t slot, uint64_t entries) const {
+void CudaTables::Poll() noexcept {
+  if (!staged_.exchange(false)) return;
+  for (size_t i = 0; i < cuda_tables::kMaxTables; ++i) {
+    std::shared_ptr<Table> table;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (i >= tables_.size()) return;
+      table = tables_[i];
+    }
+    if (table == nullptr) continue;
+    try {
+      table->ring->Poll();
+    } catch (const Error&) {
+      continue;
+    }
+    if (table->ring->in_flight() != 0) staged_.store(true);
+  }
+}
+
+PinnedRing::Space CudaTables::Stage(Table& table, uint32_t slot, uint64_t entries) {
   if (slot == 0) {
     throw Error(KVC_INVALID_ARGUMENT,
                 "an upload to a CUDA device needs a device stream: the host has no order with its "
@@ -119,7 +138,9 @@ PinnedRing::Space CudaTables::Stage(Table& table, uint32_t slot, uint64_t entrie
                                     std::to_string(table.ring->size() / sizeof(int32_t)) +
                                     "; split it");
   }
-  const PinnedRing::Space space = table.ring->Take(bytes);
+  // Under the core's lock: Poll, at the beginning of the call, has asked the driver.
+  const PinnedRing::Space space = table.ring->TryTake(bytes);
+  staged_.store(true);
   if (space.host == nullptr) {
     throw Error(KVC_NOT_NOW, "the table's staging is full; retry when fences have been reached");
   }

@@ -5,6 +5,7 @@
 #ifndef KVCAST_CUDA_SRC_CUDA_TABLES_H_
 #define KVCAST_CUDA_SRC_CUDA_TABLES_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -28,6 +29,10 @@ class CudaTables {
   CudaTables(const CudaTables&) = delete;
   CudaTables& operator=(const CudaTables&) = delete;
 
+  // Takes back the staging of uploads that have been executed. Calls the driver only if
+  // some have not; not under the core's lock. Throws nothing: an error of the device shows
+  // elsewhere, too.
+  void Poll() noexcept;
   // Calls the driver, and waits until the table has been filled.
   uint64_t Open(uint32_t rows, uint32_t columns, int32_t absent, uint32_t staging,
                 uint64_t* address);
@@ -45,7 +50,7 @@ class CudaTables {
   };
 
   [[nodiscard]] std::shared_ptr<Table> Find(uint64_t id) const;
-  [[nodiscard]] PinnedRing::Space Stage(Table& table, uint32_t slot, uint64_t entries) const;
+  [[nodiscard]] PinnedRing::Space Stage(Table& table, uint32_t slot, uint64_t entries);
   void Free(Table& table) noexcept;
 
   const DeviceContext& context_;
@@ -55,6 +60,7 @@ class CudaTables {
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Table>> tables_;
   uint64_t next_generation_ = 1;
+  std::atomic<bool> staged_{false};  // some staging may have to be taken back
 };
 
 }  // namespace kvcast::cuda

@@ -42,7 +42,7 @@ PinnedRing::~PinnedRing() {
   }
 }
 
-PinnedRing::Space PinnedRing::Take(uint64_t bytes) {
+PinnedRing::Space PinnedRing::Take(uint64_t bytes, bool poll) {
   std::lock_guard<std::mutex> lock(mutex_);
   const uint64_t need = (std::max<uint64_t>(bytes, 1) + pinned_ring::kAlignment - 1) /
                         pinned_ring::kAlignment * pinned_ring::kAlignment;
@@ -51,7 +51,7 @@ PinnedRing::Space PinnedRing::Take(uint64_t bytes) {
   uint64_t start = end_;
   const uint64_t place = start % size_;
   if (place + need > size_) start += size_ - place;
-  if (start + need - begin_ > size_) PollLocked();
+  if (poll && start + need - begin_ > size_) PollLocked();
   if (parts_.empty()) {
     begin_ = end_ = start = 0;
   } else if (start + need - begin_ > size_) {

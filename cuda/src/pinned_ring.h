@@ -33,11 +33,13 @@ class PinnedRing {
   PinnedRing(const PinnedRing&) = delete;
   PinnedRing& operator=(const PinnedRing&) = delete;
 
-  // Take calls the driver only when the ring is full; the rest, but for Poll, under
-  // a ContextScope.
+  // Take calls the driver only when the ring is full, TryTake never; the rest, but for
+  // Poll, under a ContextScope.
   // Space of `bytes`, aligned to 16; host == nullptr when there is none now, or
   // never (more than the ring has).
-  [[nodiscard]] Space Take(uint64_t bytes);
+  [[nodiscard]] Space Take(uint64_t bytes) { return Take(bytes, true); }
+  // What has not been polled is in use.
+  [[nodiscard]] Space TryTake(uint64_t bytes) { return Take(bytes, false); }
   // The space comes back when all that is queued on the stream by now has run.
   // Throws; the space is then lost until the ring goes, for somebody may use it.
   void ReleaseAfter(const Space& space, StreamHandle stream);
@@ -57,6 +59,7 @@ class PinnedRing {
     bool free = false;
   };
 
+  [[nodiscard]] Space Take(uint64_t bytes, bool poll);
   void PollLocked();
 
   const DeviceContext& context_;

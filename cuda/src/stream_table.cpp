@@ -18,21 +18,33 @@ StreamTable::StreamTable(const DeviceContext& context, EventPool& events)
 
 StreamTable::~StreamTable() {
   if (ForkedSinceOpen()) return;
+  Drain();
   try {
     const ContextScope scope(context_);
     for (Slot& slot : slots_) {
-      // Teardown may wait: what our streams still do uses memory that goes next.
-      if (slot.stream != nullptr && slot.ours) {
-        context_.api().stream_synchronize(slot.stream);
-        context_.api().stream_destroy(slot.stream);
-      }
-      for (const Pending& pending : slot.pending) {
-        if (!slot.ours) context_.api().event_synchronize(pending.event);
-        events_.Give(pending.event);
-      }
+      if (slot.stream != nullptr && slot.ours) context_.api().stream_destroy(slot.stream);
     }
   } catch (const Error&) {
     // The context is gone, and with it its streams.
+  }
+}
+
+void StreamTable::Drain() noexcept {
+  if (ForkedSinceOpen()) return;
+  try {
+    const ContextScope scope(context_);
+    for (Slot& slot : slots_) {
+      if (slot.stream != nullptr && slot.ours) context_.api().stream_synchronize(slot.stream);
+      for (const Pending& pending : slot.pending) {
+        if (!slot.ours) context_.api().event_synchronize(pending.event);
+      }
+    }
+  } catch (const Error&) {
+    // The context is gone, and nothing runs in it.
+  }
+  for (Slot& slot : slots_) {
+    for (const Pending& pending : slot.pending) events_.Give(pending.event);
+    slot.pending.clear();
   }
 }
 
@@ -235,7 +247,9 @@ const Error* StreamTable::broken() const {
 void StreamTable::Break(const Error& error) noexcept {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!error_.empty()) return;
-  error_.push_back(error);
+  // Whatever it was, it is not over with the next call: a caller who is told that memory
+  // is short would try again and again.
+  error_.emplace_back(KVC_DEVICE_ERROR, error.what(), error.system_code());
   broken_.store(true, std::memory_order_release);
 }
 

@@ -33,8 +33,7 @@ namespace kvcast::cuda {
 class StreamTable {
  public:
   StreamTable(const DeviceContext& context, EventPool& events);
-  // Waits until the work that is queued on its own streams has run.
-  ~StreamTable();
+  ~StreamTable();  // after Drain, unless nothing uses what would go before it
   StreamTable(const StreamTable&) = delete;
   StreamTable& operator=(const StreamTable&) = delete;
 
@@ -57,6 +56,10 @@ class StreamTable {
   // Asks the driver which fences have been reached. No driver call when none is
   // outstanding.
   void Poll() noexcept;
+
+  // For teardown: waits until what is queued on our streams has run, and on the caller's
+  // what has a fence. What has only been noted is forgotten; nothing may be noted any more.
+  void Drain() noexcept;
 
   // ---- without the driver
   // A slot whose work is steps that the host counts; 0 when all are in use.

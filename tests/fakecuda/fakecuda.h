@@ -50,6 +50,8 @@ void fakecuda_reset(const fakecuda_options* options);
 // The nth (1 = next) coming driver call with that name (null = any) answers `code`
 // and does nothing. nth 0 takes the injection back.
 void fakecuda_inject(const char* call, uint64_t nth, int code);
+// The same, and from then on all contexts are broken: the device is lost.
+void fakecuda_inject_loss(uint64_t nth, int code);
 // 1 if the injection has struck.
 int fakecuda_injected();
 // The call that it has struck, or "".

@@ -105,6 +105,9 @@ Result Enter(World& world, const char* call, bool needs_init) {
     if (--world.inject_in == 0) {
       world.injected = true;
       world.injected_call = call;
+      for (auto& [id, context] : world.contexts) {
+        if (world.inject_loss) context.sticky = world.inject_code;
+      }
       return world.inject_code;
     }
   }
@@ -202,8 +205,16 @@ void fakecuda_inject(const char* call, uint64_t nth, int code) {
   world.inject_call = call != nullptr ? call : "";
   world.inject_in = nth;
   world.inject_code = code;
+  world.inject_loss = false;
   world.injected = false;
   world.injected_call.clear();
+}
+
+void fakecuda_inject_loss(uint64_t nth, int code) {
+  fakecuda_inject(nullptr, nth, code);
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  world.inject_loss = true;
 }
 
 int fakecuda_injected() {

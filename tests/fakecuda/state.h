@@ -129,6 +129,7 @@ struct World {
   std::string inject_call;
   uint64_t inject_in = 0;
   int inject_code = 0;
+  bool inject_loss = false;
   bool injected = false;
   std::string injected_call;
   std::FILE* log = nullptr;
