@@ -159,6 +159,12 @@ cuda-check: ## Kernels under nvcc 13, PTX under ptxas 13, our driver prototypes 
 	@cuda/kernels/pip_venv.sh $(CUDA_VENV) $(NVCC_PIP) || { echo "cuda-check: skipped, no CUDA 13 compiler to be had"; exit 0; } && \
 	  $(CUDA_VENV)/bin/python cuda/kernels/check_kernels.py
 
+.PHONY: gpu-rehearsal
+gpu-rehearsal: ## tests/gpu/run.sh on the fake driver, with the nvcc of pip: proves the script, not the device
+	@cuda/kernels/pip_venv.sh $(CUDA_VENV) $(NVCC_PIP) || { echo "gpu-rehearsal: skipped, no CUDA 13 compiler to be had"; exit 0; } && \
+	  cmake --preset dev $(WERROR) && cmake --build --preset dev --target fakecuda && \
+	  tests/gpu/rehearse.sh build/dev/tests/fakecuda/current $(CUDA_VENV)/lib/python3*/site-packages/nvidia/cu13
+
 .PHONY: vet
 vet: ## go vet
 	$(GO) vet ./...

@@ -6,6 +6,7 @@
 // fails, 2 when there is no device or no such check.
 //   conformance  what every device must do, through the C ABI
 //   model        random operations in lock-step with a model, through the C ABI
+//   content      stamps of an engine on racing streams, read at every hit
 //   copies       1 byte to 4 MiB, odd alignments, each method, against the bytes
 //   stamps       racing streams, pages reused behind fences only
 //   large        offsets beyond 2^32
@@ -256,13 +257,9 @@ struct Check {
   void (*run)(const Options&);
 };
 constexpr Check kChecks[] = {
-    {"conformance", CheckConformance},
-    {"model", CheckModel},
-    {"copies", CheckCopies},
-    {"stamps", CheckStamps},
-    {"large", CheckLarge},
-    {"elastic", CheckElastic},
-    {"bench", Bench},
+    {"conformance", CheckConformance}, {"model", CheckModel},   {"content", CheckContent},
+    {"copies", CheckCopies},           {"stamps", CheckStamps}, {"large", CheckLarge},
+    {"elastic", CheckElastic},         {"bench", Bench},
 };
 
 int Run(const Check& check, const Options& options) {

@@ -95,6 +95,9 @@ class PinnedBlock {
 // gpu_model.cpp: the lock-step model, through the C ABI. Throws std::runtime_error.
 void CheckModel(const Options& options);
 
+// gpu_content.cpp: what pages hold, through the C ABI. Throws std::runtime_error.
+void CheckContent(const Options& options);
+
 // gpu_bench.cpp: prints the figures, a line each.
 void Bench(const Options& options);
 

@@ -10,6 +10,8 @@
 #   OUT        folder for the details (default build/gpu/out)
 #   LARGE_GIB  size of the pool with offsets beyond 2^32 (default 20)
 #   SEED       of all random choices (default 1)
+#   SECONDS_MAX  for all of it (default 470); what comes later is not run, and that is a failure
+#   QUICK      1 = sizes for a rehearsal on the fake driver (make gpu-rehearsal), whose figures mean nothing
 #
 # Exit status: 0 all is well, 1 a check failed, 2 there is no GPU or no way to build.
 
@@ -20,6 +22,9 @@ mkdir -p "$OUT"
 table=$OUT/table.txt
 : >"$table"
 failed=0
+end=$(($(date +%s) + ${SECONDS_MAX:-470}))
+quick=
+[ "${QUICK:-0}" = 1 ] && quick=--quick
 
 # step NAME SECONDS COMMAND...: runs it with its output in $OUT/NAME.log and notes how it went.
 step() {
@@ -27,7 +32,12 @@ step() {
   limit=$2
   shift 2
   began=$(date +%s)
-  if timeout "$limit" "$@" >"$OUT/$name.log" 2>&1; then
+  left=$((end - began))
+  [ "$limit" -le "$left" ] || limit=$left
+  if [ "$limit" -le 0 ]; then
+    how="OUT OF TIME"
+    failed=1
+  elif timeout "$limit" "$@" >"$OUT/$name.log" 2>&1; then
     how=ok
   else
     how="FAILED ($?)"
@@ -66,8 +76,9 @@ if [ -e "$header/cudaTypedefs.h" ]; then
 else
   skip prototypes "no cudaTypedefs.h beside nvcc"
 fi
-for name in conformance copies stamps large elastic; do
-  step "$name" 90 "$check" --seed "${SEED:-1}" --large-gib "${LARGE_GIB:-20}" "$name"
+# shellcheck disable=SC2086  # no word when not quick
+for name in conformance model content copies stamps large elastic; do
+  step "$name" 90 "$check" $quick --seed "${SEED:-1}" --large-gib "${LARGE_GIB:-20}" "$name"
 done
 if command -v compute-sanitizer >/dev/null; then
   step memcheck 90 compute-sanitizer --tool memcheck --error-exitcode 9 "$check" --quick copies stamps
@@ -76,11 +87,16 @@ else
   skip memcheck "no compute-sanitizer"
   skip racecheck "no compute-sanitizer"
 fi
-step bench 90 "$check" --seed "${SEED:-1}" bench
+# shellcheck disable=SC2086
+step bench 90 "$check" $quick --seed "${SEED:-1}" bench
 
 echo
 cat "$OUT/card.txt" "$OUT/device.txt"
-grep '^  ' "$OUT/bench.log"
+if [ -n "$quick" ]; then
+  echo "(a rehearsal: no figures)"
+elif [ -e "$OUT/bench.log" ]; then
+  grep '^  ' "$OUT/bench.log"
+fi
 echo
 cat "$table"
 exit "$failed"
