@@ -59,7 +59,7 @@ nvidia-smi --query-gpu=name,driver_version,memory.total,pcie.link.gen.current,pc
 
 step configure 60 cmake -S . -B build/gpu -DCMAKE_BUILD_TYPE=Release -DKVC_BUILD_TESTS=OFF \
   -DKVC_BUILD_GPU_CHECK=ON -DKVC_CUDA_FATBIN=ON
-step build 180 cmake --build build/gpu --target gpu_check --parallel "$(nproc)"
+step build "${SECONDS_MAX:-470}" cmake --build build/gpu --target gpu_check --parallel "$(nproc)"
 check=build/gpu/tests/gpu/gpu_check
 [ -x "$check" ] || {
   tail -n 20 "$OUT/build.log" >&2
