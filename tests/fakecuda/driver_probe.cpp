@@ -7,6 +7,7 @@
 //   open   opens
 //   fork   a child opens and uses the parent's table
 //   host   a manager on the host device is made and used
+//   forked a manager on a GPU is made, and a child that has inherited it ends it
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -57,6 +58,44 @@ int Host() {
   return kvc_manager_destroy(manager, nullptr) == KVC_OK ? 0 : 1;
 }
 
+// In the child nothing reaches the driver, and what only gives back works.
+int InChild(kvc_manager* manager) {
+  kvc_error error{};
+  uint64_t stream = 0;
+  kvc_stats stats;
+  kvc_stats_init(&stats);
+  if (kvc_device_stream_create(manager, &stream, &error) != KVC_NO_DEVICE) return 2;
+  if (std::strstr(error.message, "forked") == nullptr) return 3;
+  if (kvc_manager_stats_get(manager, &stats, &error) != KVC_OK) return 4;
+  if (kvc_manager_check(manager, &error) != KVC_OK) return 5;
+  return kvc_manager_destroy(manager, &error) == KVC_OK ? 0 : 6;
+}
+
+int Forked() {
+  kvc_error error{};
+  kvc_config config;
+  kvc_config_init(&config);
+  config.device = KVC_DEVICE_CUDA;
+  config.capacity_blocks = 16;
+  config.page_bytes = 4096;
+  kvc_manager* manager = nullptr;
+  uint64_t stream = 0;
+  if (kvc_cuda_open(nullptr, &error) != KVC_OK ||
+      kvc_manager_create(&config, nullptr, &manager, &error) != KVC_OK ||
+      kvc_device_stream_create(manager, &stream, &error) != KVC_OK) {
+    std::printf("%s\n", error.message);
+    return 1;
+  }
+  const pid_t child = fork();
+  if (child == 0) _exit(InChild(manager));
+  int status = 0;
+  const bool ended = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status);
+  std::printf("child %d\n", ended ? WEXITSTATUS(status) : -1);
+  // The parent's is as it was.
+  if (kvc_device_stream_create(manager, &stream, &error) != KVC_OK) return 1;
+  return kvc_manager_destroy(manager, &error) == KVC_OK ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -65,6 +104,7 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "open") == 0) failed = Open();
     if (std::strcmp(argv[i], "fork") == 0) failed = Fork();
     if (std::strcmp(argv[i], "host") == 0) failed = Host();
+    if (std::strcmp(argv[i], "forked") == 0) failed = Forked();
     if (failed != 0) return 1;
   }
   return 0;

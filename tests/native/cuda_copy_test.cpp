@@ -377,6 +377,28 @@ TEST_F(CudaCopy, WithoutRoomForATableTheEngineCopies) {
   EXPECT_TRUE(copier_->FillPages(stream_, Pool(), 4096, 0, &page, 1)) << "and empty again";
 }
 
+// More pieces than one launch's table holds: several launches, in any order.
+TEST_F(CudaCopy, ABatchThatIsLongerThanATableTakesSeveralLaunches) {
+  Open(4096, 2048);
+  Force(Method::kKernel);
+  std::vector<Piece> pieces;
+  for (uint64_t i = 0; i < 300; ++i) {
+    const uint64_t from = i * 64;
+    const uint64_t to = kPages / 2 * 4096 + (299 - i) * 64;
+    pieces.push_back({pool_ + from, pool_ + to, 33});
+    std::copy_n(shadow_.begin() + static_cast<std::ptrdiff_t>(from), 33,
+                shadow_.begin() + static_cast<std::ptrdiff_t>(to));
+  }
+  {
+    const ContextScope scope(*context_);
+    copier_->CopyPieces(stream_, Direction::kOnDevice, pieces.data(), 300, false);
+  }
+  Wait();
+  EXPECT_EQ(PoolBytes(), shadow_);
+  EXPECT_GT(copier_->counters().kernel_launches, 3u);
+  EXPECT_LE(ring_->in_flight(), ring_->size());
+}
+
 TEST_F(CudaCopy, FillsPagesWithAValue) {
   for (const uint64_t page_bytes : {uint64_t{16}, uint64_t{4096}, uint64_t{8 * 1027}}) {
     if (context_ != nullptr) TearDown();

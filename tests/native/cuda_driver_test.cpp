@@ -146,6 +146,12 @@ TEST(Driver, ForkedBeforeItWasOpenedIsOurs) {
             "opened version=13000 devices=1 batch=1\nopened version=13000 devices=1 batch=1\n");
 }
 
+TEST(Driver, AManagerThatAChildInheritsCanOnlyBeEndedThere) {
+  const Outcome outcome = Probe("current", "", "forked");
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  EXPECT_EQ(outcome.text, "child 0\n");
+}
+
 TEST(Driver, IsNotCalledBeforeItIsOpened) {
   const std::string log = ::testing::TempDir() + "kvc_driver_log_" + std::to_string(getpid());
   std::remove(log.c_str());
