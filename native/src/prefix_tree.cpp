@@ -62,8 +62,9 @@ void PrefixTree::PrefetchNode(uint64_t hash) const {
   __builtin_prefetch(slot + prefix_tree::kCacheLine);
 }
 
-// A node of its own for a new child.
-NodeId PrefixTree::Place(ParentId parent, PageId page) {
+// A node of its own for a new child. Part of Insert, which is hot: a call by itself, and code
+// for lists that nearly no tree has, were a tenth of its instructions.
+__attribute__((always_inline)) inline NodeId PrefixTree::Place(ParentId parent, PageId page) {
   NodeId id = free_;
   uint32_t generation = 1;
   if (id != kNil) {
@@ -81,13 +82,22 @@ NodeId PrefixTree::Place(ParentId parent, PageId page) {
   } else {
     ++node(parent).children;
   }
-  if (lists_) {
-    NodeId& first = ChildList(parent);
-    n.older = first;
-    if (first != kNil) node(first).newer = id;
-    first = id;
-  }
+  if (lists_) JoinList(id);
   return id;
+}
+
+void PrefixTree::JoinList(NodeId id) {
+  Node& n = node(id);
+  NodeId& first = ChildList(n.parent);
+  n.older = first;
+  if (first != kNil) node(first).newer = id;
+  first = id;
+}
+
+void PrefixTree::LeaveList(NodeId id) {
+  const Node& n = node(id);
+  (n.newer != kNil ? node(n.newer).older : ChildList(n.parent)) = n.older;
+  if (n.older != kNil) node(n.older).newer = n.newer;
 }
 
 NodeId PrefixTree::InsertPartial(ParentId parent, const uint32_t* tokens_of, uint32_t count,
@@ -128,18 +138,15 @@ void PrefixTree::EraseEntry(NodeId id) {
 }
 
 void PrefixTree::Erase(NodeId id) {
-  Node& n = node(id);
-  const ParentId parent = n.parent;
-  if (n.partial()) {
+  if (node(id).partial()) {
     --partials_;
   } else {
     EraseEntry(id);
     --size_;
   }
-  if (lists_) {
-    (n.newer != kNil ? node(n.newer).older : ChildList(parent)) = n.older;
-    if (n.older != kNil) node(n.older).newer = n.newer;
-  }
+  if (lists_) LeaveList(id);
+  Node& n = node(id);
+  const ParentId parent = n.parent;
   n.parent = kNil;
   ++n.generation;
   n.deferred_next = free_;

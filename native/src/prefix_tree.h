@@ -153,6 +153,9 @@ class PrefixTree {
   [[nodiscard]] bool Equal(NodeId id, uint64_t hash, ParentId parent, const uint32_t* block) const;
   void EraseEntry(NodeId id);
   NodeId Place(ParentId parent, PageId page);
+  // Of the children of its parent, with `lists`.
+  __attribute__((noinline)) void JoinList(NodeId id);
+  __attribute__((noinline)) void LeaveList(NodeId id);
   [[nodiscard]] const char* CheckLists(NodeId* where) const;
   NodeId& ChildList(ParentId parent) {
     return IsRoot(parent) ? roots_[ToRoot(parent)].first_child : node(parent).first_child;
