@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "tests/gpu/gpu_support.h"
+#include "tests/native/abi_support.h"
 #include "tests/native/model_works.h"
 
 namespace kvcast::gpu {
@@ -103,7 +104,7 @@ class Works final : public testing::ModelWorks {
 void CheckModel(const Options& options) {
   kvc_error error{};
   if (kvc_cuda_open(nullptr, &error) != KVC_OK) throw std::runtime_error(error.message);
-  const uint64_t suits = options.quick ? 5000 : 40000;
+  const uint64_t suits = !options.quick ? 40000 : testing::kSanitized ? 2000 : 5000;
   const uint64_t operations = options.operations != 0 ? options.operations : suits;
   // On the fake driver both ways, so that the GPU's has been tried.
   for (const bool gates : {true, false}) {
