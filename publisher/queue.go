@@ -104,7 +104,9 @@ func assemble(s *settings, v *validator, events []event.Event) (list []pending, 
 //
 // An event that breaks an invariant of the wire contract is left out, and a
 // number is burnt so that the loss shows; the others are sent and the error
-// wraps ErrInvalidEvent and what package wire says. A batch that finds the
+// wraps ErrInvalidEvent and what package wire says. What no event shows by itself
+// is the host's care: that a parent has been stored and not removed since, and that
+// a block is stored once until it is removed. A batch that finds the
 // queue full is dropped and its number is never sent: ErrQueueFull. In a state
 // other than running nothing happens but ErrNotStarted or ErrClosed; with an
 // attached source it is ErrAttached. Safe for concurrent use; events of one
