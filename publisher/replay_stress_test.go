@@ -147,6 +147,7 @@ func TestReplayToSlowReader(t *testing.T) {
 	}
 	took := time.Since(begin)
 	live.stop()
+	mustFlush(t, p) // what has been received may not have been counted
 	// Live batches have taken the place of some before the request came.
 	if n := next - first; n != uint64(batches) || next <= last || first > uint64(batches) {
 		t.Errorf("%d batches, %d to %d, want %d up to %d or more", n, first, next-1, batches, last)
