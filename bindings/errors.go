@@ -170,6 +170,7 @@ var (
 	opPin       = newOp("pin")
 	opUnpin     = newOp("unpin")
 	opDrop      = newOp("drop scopes")
+	opResize    = newOp("resize")
 )
 
 // item is the error of one item, nil for OK.

@@ -79,8 +79,8 @@ func (m *model) fork(s *mSequence, stream bindings.DeviceStream) (*mSequence, []
 func (m *model) plan(stream bindings.DeviceStream, demand int,
 	unshare *mPage) (int, []*mBlock, []*mSequence, bool) {
 	demand = max(0, demand)
-	victims := m.victims(demand, stream)
-	if len(victims) == demand && unshare == nil {
+	victims := m.victims(demand, stream, false)
+	if m.gain(victims) == demand && unshare == nil {
 		return demand, victims, nil, true
 	}
 	// The last resort: what suspended sequences keep, the latest first.
@@ -98,22 +98,22 @@ func (m *model) plan(stream bindings.DeviceStream, demand int,
 	var stripped []*mSequence
 	gain, less := 0, map[*mPage]int{}
 	for _, keeper := range keepers {
-		if !must(keeper) && len(victims)+gain >= demand {
+		if !must(keeper) && m.gain(victims)+gain >= demand {
 			break
 		}
 		for _, p := range keeper.pages {
 			less[p]++
-			if p.holders == less[p] && m.usableBy(p.ready, stream) && m.usableBy(p.used, stream) {
+			if p.holders == less[p] && !m.doomed(p) && m.usableBy(p.ready, stream) && m.usableBy(p.used, stream) {
 				gain++
 			}
 		}
 		stripped = append(stripped, keeper)
 	}
-	if len(victims)+gain < demand {
+	if m.gain(victims)+gain < demand {
 		return demand, nil, nil, false
 	}
 	demand = max(0, demand-gain)
-	return demand, victims[:demand], stripped, true
+	return demand, m.victims(demand, stream, false), stripped, true
 }
 
 // queues: work on the stream is queued on the device.
@@ -201,11 +201,10 @@ func (l *lockstep) copied(s *mSequence, r *bindings.GrowResult, want *mGrow) {
 	l.equal("copied page", r.CopiedFrom, want.from)
 	l.equal("copied tokens", r.CopiedTokens, s.committed%l.m.blockSize)
 	page := s.pages[want.copied]
-	page.id = r.CopiedTo
-	if l.m.owner[page.id] != nil {
-		l.t.Fatalf("a copy is in page %d, which belongs to another", page.id)
+	if l.m.owner[r.CopiedTo] != nil {
+		l.t.Fatalf("a copy is in page %d, which belongs to another", r.CopiedTo)
 	}
-	l.m.owner[page.id] = page
+	l.m.learn(page, r.CopiedTo)
 }
 
 func (l *lockstep) fork(t *rapid.T) {

@@ -65,7 +65,7 @@ func begins(whole, part []uint32) bool {
 func (m *model) takePage(stream bindings.DeviceStream) *mPage {
 	oldest, position := -1, 0
 	for i, p := range m.quarantine {
-		if !m.usableBy(p.used, stream) {
+		if m.doomed(p) || !m.usableBy(p.used, stream) {
 			continue
 		}
 		last := 0
@@ -113,7 +113,7 @@ func (m *model) findPartial(scope *mScope, p *bindings.Prompt, found []*mBlock,
 		return hit
 	}
 	m.poll()
-	usable := func(page *mPage) bool { return m.usableBy(page.used, p.DeviceStream) }
+	usable := func(page *mPage) bool { return !m.doomed(page) && m.usableBy(page.used, p.DeviceStream) }
 	// Without a copy there is still the tail itself, if that is all of it.
 	tail := mPartial{from: hit.from, tokens: hit.tokens, takes: true}
 	if len(hit.from.tail) != hit.tokens {
@@ -234,11 +234,10 @@ func (l *lockstep) created(scope *mScope, p bindings.Prompt, r *bindings.CreateR
 		l.equal("copied tokens of a create", r.CopiedTokens, matched.partial.tokens)
 		l.equal("copied page of a create", r.CopiedFrom, from.page.id)
 		page := s.pages[len(s.pages)-1]
-		page.id = r.CopiedTo
-		if l.m.owner[page.id] != nil {
-			l.t.Fatalf("a copy is in page %d, which belongs to another", page.id)
+		if l.m.owner[r.CopiedTo] != nil {
+			l.t.Fatalf("a copy is in page %d, which belongs to another", r.CopiedTo)
 		}
-		l.m.owner[page.id] = page
+		l.m.learn(page, r.CopiedTo)
 	}
 	return s, waits
 }

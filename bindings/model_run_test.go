@@ -229,6 +229,7 @@ type lockstep struct {
 	steps   *int
 	images  bool // some tokens are digests
 	calls   *stepCalls
+	pins    int // pages that can be pinned
 }
 
 func newLockstep(t *rapid.T, steps *int) *lockstep {
@@ -242,6 +243,11 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 	pending := rapid.SampledFrom([]int{0, 0, 0, 1, 3}).Draw(t, "pending")
 	partial := rapid.Bool().Draw(t, "partial reuse")
 	images := rapid.SampledFrom([]bool{true, false, false}).Draw(t, "images")
+	most, least := 0, 0
+	if rapid.Bool().Draw(t, "elastic") {
+		most = total * rapid.IntRange(1, 2).Draw(t, "times as many pages")
+		least = rapid.SampledFrom([]int{total, 1, max(1, total/2)}).Draw(t, "fewest pages")
+	}
 	seed := rapid.Uint64Min(1).Draw(t, "seed")
 
 	multimodal := rapid.SampledFrom([]bindings.Multimodal{bindings.AnnounceMultimodal,
@@ -267,12 +273,13 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 		PageBytes: 16, Seed: seed, Poison: true, Stream: stream,
 		ResumeGatePermille: gate, MaxPendingBlocks: pending, PartialReuse: partial,
 		MaxDigests: digests, Policy: policy, LRFUTau: tau, LRFUGhosts: ghosts,
+		MaxBlocks: most, MinBlocks: least,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if pending == 0 {
-		pending = total
+		pending = max(total, most)
 	}
 	l := &lockstep{
 		t:       t,
@@ -290,6 +297,8 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 	l.m.suppress = multimodal == bindings.SuppressMultimodal
 	l.m.scores = mScores{on: policy == bindings.PolicyLRFU, tau: tau, ghosts: ghosts}
 	l.calls = &stepCalls{l: l}
+	l.m.elastic.most, l.m.elastic.least = most, least
+	l.pins = max(1, total/4)
 	for i := range rapid.SampledFrom([]int{0, 1, 2, 3, 3, 4}).Draw(t, "device streams") {
 		l.newDeviceStream(i == 2)
 	}
@@ -427,8 +436,10 @@ func (l *lockstep) sequence(s *mSequence) {
 	l.equal("pages", len(pages), len(s.pages))
 	for i, p := range s.pages {
 		if l.m.owner[pages[i]] == nil && p.holders == 1 && p.block == nil && !l.owned(p) {
-			p.id = pages[i]
-			l.m.owner[p.id] = p
+			l.m.learn(p, pages[i])
+			if int(p.id) >= l.m.elastic.limit {
+				l.t.Fatalf("page %d was handed out, and is doomed", p.id)
+			}
 		}
 		if l.m.owner[pages[i]] != p {
 			l.t.Fatalf("block %d of sequence %d is in page %d, which belongs to another", i, s.id,
@@ -608,7 +619,7 @@ func (l *lockstep) growTo(s *mSequence, capacity int) bool {
 	out := make([]bindings.GrowResult, 1)
 	evicted, err := l.calls.of().GrowTold(
 		[]bindings.GrowItem{{Sequence: s.id, CapacityTokens: capacity}}, out,
-		make([]bindings.EvictedBlock, l.m.total))
+		make([]bindings.EvictedBlock, max(l.m.total, l.m.elastic.most)))
 	l.same("grow", err, nil)
 	r := out[0]
 	l.equal("evicted blocks told", len(evicted), l.grown(s, capacity, &r, evicted, 0))
@@ -1031,7 +1042,7 @@ func (l *lockstep) pinnedSequence(s *mSequence, r *bindings.PinResult) {
 
 func (l *lockstep) pinned(path []*mBlock, r *bindings.PinResult) {
 	l.t.Helper()
-	pages, want := l.m.pin(path, max(1, l.m.total/4))
+	pages, want := l.m.pin(path, l.pins)
 	l.same("pin", r.Err, want)
 	l.equal("pinned blocks", r.Blocks, len(pages))
 	l.equal("pin", r.Pin != 0, len(pages) > 0)
@@ -1062,7 +1073,7 @@ func (l *lockstep) dropScopes(t *rapid.T) {
 	scope := rapid.SampledFrom(l.scopes).Draw(t, "scope")
 	out := make([]bindings.DropResult, 1)
 	told, err := l.manager.DropScopes([]bindings.DropItem{{Scope: scope.scope}}, out,
-		make([]bindings.EvictedBlock, l.m.total))
+		make([]bindings.EvictedBlock, max(l.m.total, l.m.elastic.most)))
 	l.same("drop scopes", err, nil)
 	l.same("drop scopes", out[0].Err, nil)
 	blocks, detached := l.m.dropRoot(scope.root)
@@ -1201,6 +1212,8 @@ func (l *lockstep) advanceAll() {
 	got, err := l.manager.HostAdvance(0, 1<<30)
 	l.same("host advance", err, nil)
 	l.equal("executed", got, l.m.advanceAll())
+	l.m.elastic.done = true // memory has come and gone
+	l.m.settleMemory()
 }
 
 // turnOver destroys a device stream that no sequence uses and makes another.
@@ -1331,7 +1344,14 @@ func (l *lockstep) check(*rapid.T) {
 	got, err := l.manager.Stats()
 	l.same("stats", err, nil)
 	l.m.poll()
+	l.m.settleMemory()
 	want := bindings.Stats{
+		TargetPages:        uint64(l.m.elastic.limit),
+		DoomedPages:        uint64(l.m.countDoomed()),
+		LeavingPages:       uint64(len(l.m.elastic.out)),
+		MovedPages:         l.m.elastic.moved,
+		Resizes:            l.m.elastic.resizes,
+		MappedBytes:        got.MappedBytes,
 		TotalPages:         uint64(l.m.total),
 		LivePages:          uint64(l.m.live()),
 		CachedPages:        uint64(l.m.cached()),
@@ -1565,6 +1585,8 @@ func runModel(steps *int) func(*rapid.T) {
 			"drop scopes":  with(l.dropScopes),
 			"stale":        with(l.useStale),
 			"reset":        with(l.reset),
+			"resize":       with(l.resize),
+			"resize more":  with(l.resize),
 			"advance":      with(l.advance),
 			"turn over":    with(l.turnOver),
 			"drain":        with(l.drainSome),

@@ -50,7 +50,7 @@ type mStep struct {
 
 func (l *lockstep) together(t *rapid.T) {
 	x := &mStep{l: l}
-	x.step.Columns = l.m.total
+	x.step.Columns = max(l.m.total, l.m.elastic.most)
 	for _, s := range l.m.sequences {
 		x.targets = append(x.targets, &mTarget{id: s.id, s: s, committed: s.committed, keeps: !s.suspended})
 	}
@@ -58,7 +58,7 @@ func (l *lockstep) together(t *rapid.T) {
 		x.draw(t)
 	}
 	// Room for whatever may go; too little is another rule, which scripts tell.
-	x.step.MaxEvicted = l.m.total * (len(x.judges) + 1)
+	x.step.MaxEvicted = max(l.m.total, l.m.elastic.most) * (len(x.judges) + 1)
 	l.same("step", l.manager.Step(&x.step), nil)
 	for _, judge := range x.judges {
 		l.worked()

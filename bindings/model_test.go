@@ -27,6 +27,7 @@ type mFence struct {
 // mPage is a physical page.
 type mPage struct {
 	id      uint32 // as the manager reported it
+	known   bool   // it did
 	holders int
 	block   *mBlock  // nil: private to its holder
 	ready   []mFence // when what it holds has been written
@@ -151,6 +152,7 @@ type model struct {
 	epoch      int
 
 	pending mPending
+	elastic mElastic
 
 	streams map[bindings.DeviceStream]*mStream
 	order   []bindings.DeviceStream // of creation, for deterministic walks
@@ -174,6 +176,7 @@ func newModel(blockSize, total, maxSequences, gate, pending int) *model {
 		pending:      mPending{blockSize: blockSize, most: pending},
 		scores:       mScores{tau: 1},
 		free:         total,
+		elastic:      mElastic{limit: total, asked: total, done: true, out: map[uint32]bool{}},
 		resident:     map[event.Digest]*mBlock{},
 		known:        map[event.Digest]*mKnown{},
 		owner:        map[uint32]*mPage{},
@@ -347,7 +350,11 @@ func (m *model) poll() {
 		if !m.usableBy(p.used, 0) {
 			return false
 		}
-		m.free++
+		if m.doomed(p) {
+			m.elastic.out[p.id] = true
+		} else {
+			m.free++
+		}
 		return true
 	})
 }
@@ -588,7 +595,7 @@ func (m *model) drop(p *mPage, fences []mFence) {
 }
 
 func (m *model) live() int {
-	return m.total - m.free - len(m.quarantine) - m.cached()
+	return m.total - m.free - len(m.quarantine) - m.cached() - len(m.elastic.out)
 }
 
 func (m *model) notePeak() { m.peakLive = max(m.peakLive, uint64(m.live())) }
@@ -643,9 +650,12 @@ func leftToCompute(mustCompute int) int {
 
 // gateOpen: somebody must always get on.
 func (m *model) gateOpen() bool {
+	if m.gate == 1000 {
+		return true
+	}
 	for _, s := range m.sequences {
 		if !s.suspended {
-			return m.live()*1000 <= m.gate*m.total
+			return m.live()*1000 <= m.gate*min(m.elastic.limit, m.total)
 		}
 	}
 	return true
@@ -762,14 +772,14 @@ func (m *model) grow(s *mSequence, capacityTokens int, copies bindings.DeviceStr
 	if need == 0 {
 		return mGrow{copied: -1}
 	}
-	if target > m.total {
+	if target > max(m.elastic.limit, m.total-len(m.elastic.out)) {
 		m.refusedNeverFits++
 		return mGrow{err: bindings.ErrNeverFits, copied: -1}
 	}
 	m.poll()
 	own := 0
 	for _, p := range m.quarantine {
-		if m.usableBy(p.used, s.stream) {
+		if !m.doomed(p) && m.usableBy(p.used, s.stream) {
 			own++
 		}
 	}
@@ -781,9 +791,9 @@ func (m *model) grow(s *mSequence, capacityTokens int, copies bindings.DeviceStr
 	}
 	if !enough {
 		m.refusedNotNow++
-		victims = m.victims(max(0, need-own-m.free), s.stream)
+		victims = m.victims(max(0, need-own-m.free), s.stream, false)
 		// All that nobody holds and that cannot be had is kept by fences.
-		leaving := m.cached() - len(victims) + len(m.quarantine) - own
+		leaving := m.cached() - len(victims) + m.staying() - own
 		return mGrow{err: bindings.ErrNotNow, leaving: leaving, copied: -1}
 	}
 	var after []mFence
@@ -798,7 +808,7 @@ func (m *model) grow(s *mSequence, capacityTokens int, copies bindings.DeviceStr
 		m.reclaimed += uint64(len(keeper.pages))
 		m.strip(keeper)
 	}
-	r := mGrow{added: need, evicted: demand, victims: victims, copied: -1}
+	r := mGrow{added: need, evicted: len(victims), victims: victims, copied: -1}
 	// The first of all takes the place of the one that is shared. That one may have no
 	// holder left, of those that were stripped, and then it can be the next.
 	give := func(p *mPage) {
@@ -814,21 +824,29 @@ func (m *model) grow(s *mSequence, capacityTokens int, copies bindings.DeviceStr
 		give(m.takePage(s.stream))
 	}
 	for _, b := range victims {
-		if b.tail == nil {
-			m.evicted++
-			m.scores.leaves(b.key, b.score)
-		}
-		if b.own < 0 {
-			m.evictedEnded++
-		}
-		if b.expired {
-			m.evictedTTL++
-		}
+		m.countVictim(b)
 		m.evict(b)
-		give(&mPage{holders: 1})
+		if m.doomed(b.page) {
+			m.giveUp(b.page)
+		} else {
+			give(&mPage{holders: 1})
+		}
 	}
 	m.notePeak()
 	return r
+}
+
+func (m *model) countVictim(b *mBlock) {
+	if b.tail == nil {
+		m.evicted++
+		m.scores.leaves(b.key, b.score)
+	}
+	if b.own < 0 {
+		m.evictedEnded++
+	}
+	if b.expired {
+		m.evictedTTL++
+	}
 }
 
 // evict takes a childless cached block out of the tree.
@@ -857,8 +875,9 @@ func (m *model) evict(b *mBlock) {
 
 // victims are chosen one by one: the first that may go, in the order of the
 // lists, skipping what another stream's fences guard. A block whose last child
-// has been chosen and that was listed for its sake joins its own list.
-func (m *model) victims(demand int, stream bindings.DeviceStream) []*mBlock {
+// has been chosen and that was listed for its sake joins its own list. Those in doomed
+// pages do not meet the demand, unless all do.
+func (m *model) victims(demand int, stream bindings.DeviceStream, all bool) []*mBlock {
 	lists := m.lists
 	for i := range lists {
 		lists[i] = slices.Clone(lists[i])
@@ -877,7 +896,7 @@ func (m *model) victims(demand int, stream bindings.DeviceStream) []*mBlock {
 		return nil
 	}
 	var victims []*mBlock
-	for len(victims) < demand {
+	for all && len(victims) < demand || !all && m.gain(victims) < demand {
 		b := next()
 		if b == nil {
 			break

@@ -96,6 +96,13 @@ type Config struct {
 	// else the kept block itself, if all of it is in common. Default off: whole
 	// blocks only.
 	PartialReuse bool
+	// MaxBlocks makes the pool elastic: Manager.Resize can grow it to so many pages, for
+	// which there are arenas and addresses from the start; up to 2^27; default 0, a pool of
+	// CapacityBlocks for ever.
+	MaxBlocks int
+	// MinBlocks is, with MaxBlocks, what the pool can shrink to: the memory of so many
+	// pages is never given back; default CapacityBlocks.
+	MinBlocks int
 	// Poison makes the host device fill freed pages with a pattern and check
 	// it before they are handed out again, so that a late write shows.
 	Poison bool
@@ -114,6 +121,8 @@ func (c *Config) raw() (cgo.Config, error) {
 	}{
 		{"TokensPerBlock", c.TokensPerBlock, &raw.TokensPerBlock},
 		{"CapacityBlocks", c.CapacityBlocks, &raw.CapacityBlocks},
+		{"MaxBlocks", c.MaxBlocks, &raw.MaxBlocks},
+		{"MinBlocks", c.MinBlocks, &raw.MinBlocks},
 		{"MaxSequences", c.MaxSequences, &raw.MaxSequences},
 		{"MaxDigests", c.MaxDigests, &raw.MaxDigests},
 		{"MaxPendingBlocks", c.MaxPendingBlocks, &raw.MaxPendingBlocks},

@@ -26,6 +26,8 @@ type scratch struct {
 	probed  []cgo.ProbeResult
 	grow    []cgo.GrowItem
 	evicted []cgo.EvictedBlock
+	moves   []cgo.PageMove
+	resized cgo.ResizeResult
 	grown   []cgo.GrowResult
 	commit  []cgo.CommitItem
 	commits []cgo.CommitResult

@@ -185,6 +185,7 @@ type script struct {
 	stream    *bindings.Stream
 	form      event.Form
 	blockSize int
+	most      int // pages of an elastic pool
 
 	mirror    map[wireKey]wireKey         // to the parent; what is announced
 	names     map[wireKey]string          // of every block that was ever stored
@@ -373,6 +374,8 @@ func (s *script) dispatch(o *operation) string {
 		return strings.Join(texts, ", ") + "\n"
 	case "drop":
 		return s.drop(o) + "\n"
+	case "resize":
+		return s.resize(o) + "\n"
 	case "ages":
 		h, err := s.manager.Histograms()
 		if err != nil {
@@ -477,9 +480,8 @@ func (s *script) openCache(o *operation) string {
 		TokensPerBlock: o.count("block", 2),
 		CapacityBlocks: o.count("pages", 8),
 		MaxSequences:   o.count("sequences", 4),
-		PageBytes:      16,
+		PageBytes:      uint64(o.count("bytes", 16)),
 		Seed:           1,
-		Poison:         true,
 		MaxPinnedPages: o.count("pins", 0),
 		LRFUTau:        o.count("tau", 1000),
 
@@ -495,6 +497,9 @@ func (s *script) openCache(o *operation) string {
 	config.MaxDigests = o.count("digests", 0)
 	config.MaxPendingBlocks = o.count("pending", 0)
 	config.PartialReuse = o.count("partial", 0) != 0
+	config.MaxBlocks = o.count("most", 0)
+	config.MinBlocks = o.count("least", 0)
+	config.Poison = config.PageBytes != 0
 	switch o.take("multimodal", "suppress") {
 	case "suppress":
 	case "announce":
@@ -522,6 +527,7 @@ func (s *script) openCache(o *operation) string {
 		stream:    stream,
 		form:      form,
 		blockSize: config.TokensPerBlock,
+		most:      config.MaxBlocks,
 		mirror:    map[wireKey]wireKey{},
 		names:     map[wireKey]string{},
 		ids:       map[bindings.BlockID]string{bindings.NoBlock: "root"},
@@ -589,7 +595,19 @@ func (s *script) sequence(name string) *scriptSequence {
 	return q
 }
 
+// meet names the device's own stream, which has no name until it is met.
+func (s *script) meet(fences []bindings.Fence) {
+	for _, f := range fences {
+		if !slices.ContainsFunc(s.streams, func(k scriptStream) bool { return k.id == f.Stream }) {
+			s.streams = append(s.streams, scriptStream{"copies", f.Stream})
+		}
+	}
+}
+
 func (s *script) waits(fences []bindings.Fence) string {
+	if s.most != 0 { // a shrink makes its copies there
+		s.meet(fences)
+	}
 	var text strings.Builder
 	// In the order of the streams' creation.
 	for _, known := range s.streams {
@@ -645,11 +663,7 @@ func (s *script) copiedTail(r *bindings.CreateResult) string {
 	if r.CopiedTokens == 0 {
 		return ""
 	}
-	for _, f := range r.Waits { // the device's own stream has no name until it is met
-		if !slices.ContainsFunc(s.streams, func(k scriptStream) bool { return k.id == f.Stream }) {
-			s.streams = append(s.streams, scriptStream{"copies", f.Stream})
-		}
-	}
+	s.meet(r.Waits)
 	return fmt.Sprintf(", copied %d", r.CopiedTokens)
 }
 
@@ -725,11 +739,8 @@ func (s *script) copied(q *scriptSequence, r *bindings.GrowResult) string {
 	}
 	var waits []bindings.Fence
 	if r.Wait.Stream != 0 {
-		// The device's own stream has no name until it is met.
-		if !slices.ContainsFunc(s.streams, func(k scriptStream) bool { return k.id == r.Wait.Stream }) {
-			s.streams = append(s.streams, scriptStream{"copies", r.Wait.Stream})
-		}
 		waits = []bindings.Fence{r.Wait}
+		s.meet(waits)
 		q.waits = waits
 	}
 	return fmt.Sprintf(", copied block %d with %d%s", r.CopiedBlock, r.CopiedTokens, s.waits(waits))
@@ -879,6 +890,39 @@ func (s *script) drop(o *operation) string {
 	}
 	return fmt.Sprintf("dropped %d scopes, %d blocks, detached %d%s", r.Scopes, r.Blocks,
 		r.DetachedSequences, s.told(evicted))
+}
+
+func (s *script) resize(o *operation) string {
+	target, most := number(o.next()), o.count("max", 64)
+	room := min(s.most, most)
+	r, err := s.manager.Resize(target, most, make([]bindings.PageMove, room),
+		make([]bindings.EvictedBlock, room))
+	if err != nil && !errors.Is(err, bindings.ErrOutOfMemory) {
+		return outcome(err)
+	}
+	var text strings.Builder
+	if err != nil {
+		text.WriteString(outcome(err) + "; ")
+	}
+	fmt.Fprintf(&text, "target %d of %d", r.TargetPages, r.TotalPages)
+	for _, c := range []struct {
+		name  string
+		count int
+	}{
+		{"growing", r.GrowingPages}, {"doomed", r.DoomedPages}, {"held", r.HeldPages},
+		{"leaving", r.LeavingPages},
+	} {
+		if c.count != 0 {
+			fmt.Fprintf(&text, ", %s %d", c.name, c.count)
+		}
+	}
+	if r.Done {
+		text.WriteString(", done")
+	}
+	for _, m := range r.Moves {
+		fmt.Fprintf(&text, "; %d to %d with %d", m.From, m.To, m.Tokens)
+	}
+	return text.String() + s.told(r.Evicted)
 }
 
 func histogram(name string, h bindings.Histogram) string {
@@ -1159,6 +1203,12 @@ func (s *script) stats() string {
 	if n.Digests != 0 {
 		text += fmt.Sprintf(", digests %d", n.Digests)
 	}
+	if n.LeavingPages != 0 {
+		text += fmt.Sprintf(", leaving %d", n.LeavingPages)
+	}
+	if n.DoomedPages != 0 {
+		text += fmt.Sprintf(", doomed %d", n.DoomedPages)
+	}
 	return text
 }
 
@@ -1220,6 +1270,9 @@ func (s *script) counters() string {
 		{"partial hits", n.PartialHits},
 		{"partial hit tokens", n.PartialHitTokens},
 		{"waiting", n.WaitingSequences},
+		{"moved", n.MovedPages},
+		{"resizes", n.Resizes},
+		{"failed resizes", n.FailedResizes},
 		{"peak live", n.PeakLivePages},
 	})
 }

@@ -14,14 +14,14 @@ import (
 
 // Stats are a manager's pages at one instant and its counts since it was made.
 // Always LivePages + CachedPages + FreePages + QuarantinedPages + LeavingPages
-// == TotalPages.
+// == TotalPages, also while the pool is resized.
 type Stats struct {
 	TotalPages       uint64
 	LivePages        uint64 // held by open sequences
 	CachedPages      uint64 // reusable, held by nobody: what can be evicted
 	FreePages        uint64
 	QuarantinedPages uint64 // given up, fence not reached yet
-	LeavingPages     uint64 // on their way to another tier
+	LeavingPages     uint64 // withdrawn by a shrink, their memory not given back yet
 	PeakLivePages    uint64
 
 	Blocks    uint64 // in the tree
@@ -62,7 +62,7 @@ type Stats struct {
 
 	Digests uint64 // different multimodal digests in use
 
-	CopiedPages uint64 // inside the pool: tails of forks
+	CopiedPages uint64 // inside the pool: tails of forks, PartialHits and MovedPages
 	CopiedBytes uint64 // of these, by the device; 0 where the engine has the memory
 
 	// MarkedBlocks == CommittedMarks + GivenUpMarks + PendingBlocks.
@@ -76,6 +76,14 @@ type Stats struct {
 	// Config.PartialReuse: tails in the tree at this instant (not among Blocks), those that
 	// entered it, sequences that matched tokens behind the last whole block, and these.
 	PartialBlocks, KeptPartialBlocks, PartialHits, PartialHitTokens uint64
+
+	// TargetPages is what Manager.Resize was told last, CapacityBlocks before. DoomedPages
+	// are live, cached or quarantined at or above it.
+	TargetPages, DoomedPages uint64
+	MovedPages               uint64 // blocks that a shrink gave another page
+	Resizes                  uint64 // changes of TargetPages
+	FailedResizes            uint64 // growths that did not come to their end
+	MappedBytes              uint64 // of memory behind pages; 0 without PageBytes
 
 	MetadataBytes uint64        // host memory of arenas and tables
 	Prefault      time.Duration // what touching them took when the manager was made
@@ -147,6 +155,12 @@ func (m *Manager) Stats() (Stats, error) {
 		KeptPartialBlocks: raw.KeptPartialBlocks,
 		PartialHits:       raw.PartialHits,
 		PartialHitTokens:  raw.PartialHitTokens,
+		TargetPages:       raw.TargetPages,
+		DoomedPages:       raw.DoomedPages,
+		MovedPages:        raw.MovedPages,
+		Resizes:           raw.Resizes,
+		FailedResizes:     raw.FailedResizes,
+		MappedBytes:       raw.MappedBytes,
 		Waits:             raw.Waits,
 
 		MetadataBytes: raw.MetadataBytes,

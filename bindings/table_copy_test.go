@@ -22,7 +22,7 @@ type tableCopy struct {
 // check brings the copy up to date and compares it with the model's pages.
 func (c *tableCopy) check(l *lockstep) {
 	l.t.Helper()
-	columns := l.m.total
+	columns := max(l.m.total, l.m.elastic.most)
 	want := make([][]int32, len(c.state))
 	for _, s := range l.m.sequences {
 		row := int(uint32(s.id))

@@ -224,6 +224,10 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Config{}.MaxPendingBlocks) - unsafe.Sizeof(C.kvc_config{}.max_pending_blocks)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Config{}.PartialReuse) - unsafe.Offsetof(C.kvc_config{}.partial_reuse)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Config{}.PartialReuse) - unsafe.Sizeof(C.kvc_config{}.partial_reuse)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.MaxBlocks) - unsafe.Offsetof(C.kvc_config{}.max_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.MaxBlocks) - unsafe.Sizeof(C.kvc_config{}.max_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Config{}.MinBlocks) - unsafe.Offsetof(C.kvc_config{}.min_blocks)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Config{}.MinBlocks) - unsafe.Sizeof(C.kvc_config{}.min_blocks)]struct{}{}
 
 	// kvc_scope
 	_ [0]struct{} = [unsafe.Sizeof(Scope{}) - unsafe.Sizeof(C.kvc_scope{})]struct{}{}
@@ -578,6 +582,18 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.PartialHits) - unsafe.Sizeof(C.kvc_stats{}.partial_hits)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Stats{}.PartialHitTokens) - unsafe.Offsetof(C.kvc_stats{}.partial_hit_tokens)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.PartialHitTokens) - unsafe.Sizeof(C.kvc_stats{}.partial_hit_tokens)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.TargetPages) - unsafe.Offsetof(C.kvc_stats{}.target_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.TargetPages) - unsafe.Sizeof(C.kvc_stats{}.target_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.DoomedPages) - unsafe.Offsetof(C.kvc_stats{}.doomed_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.DoomedPages) - unsafe.Sizeof(C.kvc_stats{}.doomed_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.MovedPages) - unsafe.Offsetof(C.kvc_stats{}.moved_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.MovedPages) - unsafe.Sizeof(C.kvc_stats{}.moved_pages)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.Resizes) - unsafe.Offsetof(C.kvc_stats{}.resizes)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.Resizes) - unsafe.Sizeof(C.kvc_stats{}.resizes)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.FailedResizes) - unsafe.Offsetof(C.kvc_stats{}.failed_resizes)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.FailedResizes) - unsafe.Sizeof(C.kvc_stats{}.failed_resizes)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.MappedBytes) - unsafe.Offsetof(C.kvc_stats{}.mapped_bytes)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.MappedBytes) - unsafe.Sizeof(C.kvc_stats{}.mapped_bytes)]struct{}{}
 
 	// kvc_resident_block
 	_ [0]struct{} = [unsafe.Sizeof(ResidentBlock{}) - unsafe.Sizeof(C.kvc_resident_block{})]struct{}{}

@@ -60,6 +60,8 @@ type Config struct {
 	Copies             uint32
 	MaxPendingBlocks   uint32
 	PartialReuse       uint32
+	MaxBlocks          uint32
+	MinBlocks          uint32
 }
 
 // Init sets the struct size and the library's defaults.
@@ -146,6 +148,12 @@ type Stats struct {
 	KeptPartialBlocks uint64
 	PartialHits       uint64
 	PartialHitTokens  uint64
+	TargetPages       uint64
+	DoomedPages       uint64
+	MovedPages        uint64
+	Resizes           uint64
+	FailedResizes     uint64
+	MappedBytes       uint64
 }
 
 // HistogramSlots is KVC_HISTOGRAM_SLOTS.

@@ -15,5 +15,6 @@
 #include "cuda/src/page_copier.cpp"
 #include "cuda/src/pinned_ring.cpp"
 #include "cuda/src/pool_memory.cpp"
+#include "cuda/src/pool_worker.cpp"
 #include "cuda/src/staging.cpp"
 #include "cuda/src/stream_table.cpp"

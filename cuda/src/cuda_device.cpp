@@ -16,6 +16,9 @@ namespace cuda_device {
 // 24 a part of one. Without room in it the copy engine does the work.
 constexpr uint64_t kCopyRingBytes = 256 << 10;
 
+// Chunks that an elastic pool keeps ready: creating one takes five times as long as mapping it.
+constexpr uint32_t kReserveChunks = 8;
+
 }  // namespace cuda_device
 
 DeviceContext CudaDevice::MakeContext(const DriverApi& api, const kvc_config& config) {
@@ -34,6 +37,7 @@ CudaDevice::CudaDevice(const DriverApi& api, const kvc_config& config)
       kernels_(context_),
       streams_(context_, events_),
       tables_(context_, events_, kernels_, streams_) {
+  books_ = {0, config.capacity_blocks, true, false};
   if (config.page_bytes == 0) return;
   size_t free_bytes = 0;
   size_t total_bytes = 0;
@@ -44,7 +48,11 @@ CudaDevice::CudaDevice(const DriverApi& api, const kvc_config& config)
   bytes_ =
       PagesFor({0, config.capacity_blocks, 0}, config.page_bytes, free_bytes) * config.page_bytes;
   page_bytes_ = config.page_bytes;
-  memory_ = std::make_unique<PoolMemory>(context_, PoolSize{bytes_, bytes_, 0});
+  if (config.max_blocks == 0) {
+    memory_ = std::make_unique<PoolMemory>(context_, PoolSize{bytes_, bytes_, 0});
+  } else {
+    MakeElastic(config);
+  }
   copy_ring_ = std::make_unique<PinnedRing>(context_, events_, cuda_device::kCopyRingBytes);
   CopyPolicy policy = config.copies == KVC_COPY_CALIBRATED
                           ? Calibrate(context_, events_, kernels_).policy
@@ -55,6 +63,37 @@ CudaDevice::CudaDevice(const DriverApi& api, const kvc_config& config)
   streams_.SetCopier([this](StreamHandle stream, const std::vector<PageCopy>& copies) {
     CopyBatch(stream, copies);
   });
+}
+
+void CudaDevice::MakeElastic(const kvc_config& config) {
+  const uint64_t at_first = bytes_;
+  if (config.max_blocks > UINT64_MAX / 2 / page_bytes_) {
+    throw Error(KVC_INVALID_ARGUMENT, "max_blocks x page_bytes does not fit the address space");
+  }
+  bytes_ = config.max_blocks * page_bytes_;
+  const uint64_t never_less =
+      (config.min_blocks != 0 ? config.min_blocks : config.capacity_blocks) * page_bytes_;
+  memory_ = std::make_unique<PoolMemory>(context_,
+                                         PoolSize{never_less, bytes_, cuda_device::kReserveChunks});
+  if (!PoolWorker::GrowTo(*memory_, at_first, [] { return false; })) {
+    throw Error(KVC_OUT_OF_MEMORY, "the device has not memory enough for capacity_blocks");
+  }
+  worker_ = std::make_unique<PoolWorker>(*memory_, page_bytes_, config.capacity_blocks);
+}
+
+void CudaDevice::AskForPages(uint64_t request, uint32_t pages) {
+  if (worker_ != nullptr) {
+    worker_->Ask(request, pages);
+  } else {
+    books_ = {request, pages, true, false};
+  }
+}
+
+Backing CudaDevice::backing() const { return worker_ != nullptr ? worker_->backing() : books_; }
+
+uint64_t CudaDevice::mapped_bytes() const {
+  if (worker_ != nullptr) return worker_->mapped_bytes();
+  return memory_ != nullptr ? memory_->bytes() : 0;
 }
 
 uint32_t CudaDevice::CopySlot(uint32_t slot) {

@@ -12,6 +12,7 @@
 #include "cuda/src/cuda_tables.h"
 #include "cuda/src/page_copier.h"
 #include "cuda/src/pool_memory.h"
+#include "cuda/src/pool_worker.h"
 #include "cuda/src/stream_table.h"
 #include "native/src/device.h"
 
@@ -30,6 +31,9 @@ class CudaDevice final : public Device {
   void EndCall() noexcept override;
   void RequireUsable() const override;
   DeviceMemory memory() const override;
+  void AskForPages(uint64_t request, uint32_t pages) override;
+  Backing backing() const override;
+  uint64_t mapped_bytes() const override;
 
   uint32_t OpenStream() override { return streams_.Open(); }
   uint32_t OpenStepStream() override { return streams_.OpenSteps(); }
@@ -83,13 +87,16 @@ class CudaDevice final : public Device {
  private:
   static DeviceContext MakeContext(const DriverApi& api, const kvc_config& config);
 
+  void MakeElastic(const kvc_config& config);
   void CopyBatch(StreamHandle stream, const std::vector<PageCopy>& copies);
 
   // In the order in which they need each other.
   DeviceContext context_;
   EventPool events_;
   std::unique_ptr<PoolMemory> memory_;  // null when the pool keeps the books only
-  uint64_t bytes_ = 0;
+  std::unique_ptr<PoolWorker> worker_;  // of an elastic pool with memory
+  Backing books_;                       // of one without: under the manager's lock
+  uint64_t bytes_ = 0;                  // of addresses
   uint64_t page_bytes_ = 0;
   KernelImage kernels_;
   std::unique_ptr<PinnedRing> copy_ring_;  // as is its user

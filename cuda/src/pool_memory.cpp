@@ -217,10 +217,9 @@ uint32_t PoolMemory::Collect() {
       ++unmapped;
       const MemHandle handle = tail_.back();
       tail_.pop_back();
-      if (reserve_.size() < reserve_target_) {
+      // One that the driver does not take back serves again.
+      if (reserve_.size() < reserve_target_ || api.chunk_release(handle) != kSuccess) {
         reserve_.push_back(handle);
-      } else {
-        KVCAST_CUDA(api, chunk_release, handle);
       }
     }
     leaving_.pop_front();

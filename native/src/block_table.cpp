@@ -138,7 +138,7 @@ void Manager::TablesDense(const kvc_table_format* format, uint32_t count,
                           const kvc_table_item* items, uint32_t columns, uint64_t row_stride,
                           int32_t* table, int32_t* lengths, kvc_table_result* results,
                           kvc_error* error) {
-  const TableFormat f(format, pages_.total(), block_size_);
+  const TableFormat f(format, pages_.most(), block_size_);
   block_table::Turn turn(mutex_);
   for (uint32_t i = 0; i < count; ++i) {
     const Sequence* seq = nullptr;
@@ -170,7 +170,7 @@ kvc_status Manager::TablesIndexed(const kvc_table_format* format, uint32_t count
                                   const kvc_table_item* items, uint64_t capacity, int32_t* indptr,
                                   int32_t* indices, int32_t* last_page_len, uint64_t* needed,
                                   kvc_table_result* results, kvc_error* error) {
-  const TableFormat f(format, pages_.total(), block_size_);
+  const TableFormat f(format, pages_.most(), block_size_);
   uint64_t end = 0;
   indptr[0] = 0;
   {
@@ -254,7 +254,7 @@ void Manager::TablesDelta(const kvc_table_format* format, uint32_t count,
                           const kvc_table_delta_item* items, uint32_t columns,
                           kvc_table_cookie* cookies, uint32_t capacity, kvc_table_delta* deltas,
                           uint32_t* written, kvc_table_result* results, kvc_error* error) {
-  const TableFormat f(format, pages_.total(), block_size_);
+  const TableFormat f(format, pages_.most(), block_size_);
   uint32_t used = 0;
   block_table::Turn turn(mutex_);
   for (uint32_t i = 0; i < count; ++i) {

@@ -15,7 +15,7 @@
 // Layouts are part of the ABI: Go mirrors them byte by byte.
 static_assert(sizeof(kvc_error) == 256 && offsetof(kvc_error, message) == 8);
 static_assert(sizeof(kvc_live_handles) == 32);
-static_assert(sizeof(kvc_config) == 80 && offsetof(kvc_config, page_bytes) == 24);
+static_assert(sizeof(kvc_config) == 88 && offsetof(kvc_config, max_blocks) == 80);
 static_assert(sizeof(kvc_scope) == 48 && offsetof(kvc_scope, lora_name_offset) == 24);
 static_assert(sizeof(kvc_fence) == 16);
 static_assert(sizeof(kvc_prompt) == 64 && offsetof(kvc_prompt, digest_offset) == 48);
@@ -25,7 +25,8 @@ static_assert(sizeof(kvc_grow_item) == 16 && sizeof(kvc_grow_result) == 56);
 static_assert(sizeof(kvc_commit_item) == 56 && offsetof(kvc_commit_item, digest_offset) == 48);
 static_assert(sizeof(kvc_commit_result) == 96 && offsetof(kvc_commit_result, waits) == 32);
 static_assert(sizeof(kvc_sequence_info) == 48);
-static_assert(sizeof(kvc_stats) == 8 + 52 * 8);
+static_assert(sizeof(kvc_stats) == 8 + 58 * 8);
+static_assert(sizeof(kvc_page_move) == 16 && sizeof(kvc_resize_result) == 56);
 static_assert(sizeof(kvc_resident_block) == 48 && offsetof(kvc_resident_block, digest) == 16);
 static_assert(sizeof(kvc_host_fill) == 16);
 
@@ -234,6 +235,19 @@ kvc_status kvc_manager_reset(kvc_manager* manager, kvc_error* error) KVC_NOEXCEP
   return capi::Call(manager, error, [&](kvcast::Manager& core) {
     core.Reset();
     return KVC_OK;
+  });
+}
+
+kvc_status kvc_pool_resize(kvc_manager* manager, uint32_t target_pages, uint32_t max_pages,
+                           kvc_page_move* moves, uint32_t move_capacity, kvc_evicted_block* evicted,
+                           uint32_t evicted_capacity, kvc_resize_result* result,
+                           kvc_error* error) KVC_NOEXCEPT {
+  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+    capi::RequireArray(moves, move_capacity, "moves[] is NULL");
+    capi::RequireArray(evicted, evicted_capacity, "evicted[] is NULL");
+    capi::Require(result != nullptr, "result is NULL");
+    return core.Resize(target_pages, max_pages, moves, move_capacity, evicted, evicted_capacity,
+                       result, error);
   });
 }
 

@@ -31,11 +31,14 @@ bool ListIsWhole(const PagePool& pages, const PageList& list, PageState state) {
 
 const char* Manager::CheckPages(uint32_t* where) {
   const uint32_t total = pages_.total();
+  const uint32_t most = pages_.most();
   *where = kNil;
-  if (uint64_t{pages_.live()} + pages_.cached() + pages_.free() + pages_.quarantined() != total) {
-    return "live + cached + free + quarantined differ from the total";
+  if (uint64_t{pages_.live()} + pages_.cached() + pages_.free() + pages_.quarantined() +
+          pages_.leaving() !=
+      total) {
+    return "live + cached + free + quarantined + leaving differ from the total";
   }
-  std::vector<uint32_t> holders(total, 0);
+  std::vector<uint32_t> holders(most, 0);
   for (const Sequence& seq : sequences_) {
     if (!seq.open) continue;
     for (const PageId id : seq.pages) {
@@ -56,9 +59,23 @@ const char* Manager::CheckPages(uint32_t* where) {
   }
   std::array<uint32_t, 4> states{};
   std::vector<uint32_t> fence_refs;
-  for (PageId id = 0; id < total; ++id) {
+  uint32_t leaving = 0;
+  uint32_t absent = 0;
+  uint32_t doomed = 0;
+  for (PageId id = 0; id < most; ++id) {
     *where = id;
     const Page& page = pages_[id];
+    if (pages_.IsOut(id)) {
+      // Its record is that of a free page.
+      if (page.state != PageState::kFree) return "a page was withdrawn and is in use";
+      if (id < pages_.limit() && id < total && settled_) return "a page stays out of the pool";
+      ++(id < total ? leaving : absent);
+    } else if (id >= total) {
+      return "a page is in the pool without memory";
+    } else if (pages_.doomed(id)) {
+      if (page.state == PageState::kFree) return "a doomed page is free";
+      ++doomed;
+    }
     const auto state = static_cast<uint32_t>(page.state);
     if (state >= states.size()) return "a page has an unknown state";
     ++states[state];
@@ -96,43 +113,55 @@ const char* Manager::CheckPages(uint32_t* where) {
     if (fences_.refs(set) != fence_refs[set]) return "a set of fences is miscounted";
   }
   if (sets != fences_.live()) return "a set of fences has leaked";
-  if (states[0] != pages_.free() || states[1] != pages_.live() || states[2] != pages_.cached() ||
-      states[3] != pages_.quarantined()) {
+  if (leaving != pages_.leaving() || doomed != pages_.CountDoomed()) {
+    return "the pages that leave are miscounted";
+  }
+  if (states[0] != pages_.free() + leaving + absent || states[1] != pages_.live() ||
+      states[2] != pages_.cached() || states[3] != pages_.quarantined()) {
     return "the counts of page states are wrong";
   }
   uint32_t quarantined = 0;
-  for (uint32_t list = 0; list < kDeviceSlots; ++list) {
+  uint32_t staying = 0;
+  for (uint32_t list = 0; list < PagePool::kQuarantines; ++list) {
+    const uint32_t slot = list % kDeviceSlots;
+    if (list < kDeviceSlots) staying += pages_.quarantine(list).size;
     quarantined += pages_.quarantine(list).size;
     if (!check::ListIsWhole(pages_, pages_.quarantine(list), PageState::kQuarantined)) {
       return "a quarantine list is broken";
     }
     for (PageId id = pages_.quarantine(list).head; id != kNil; id = pages_[id].next) {
       *where = id;
-      if (pages_[id].quarantine != list || fences_.SingleSlot(pages_[id].used) != list) {
+      if (pages_[id].quarantine != list || fences_.SingleSlot(pages_[id].used) != slot ||
+          pages_.doomed(id) != (list >= kDeviceSlots)) {
         return "a page is in the wrong quarantine";
       }
       const PageId before = pages_[id].prev;
-      if (list != 0 && before != kNil &&
+      if (slot != 0 && before != kNil &&
           fences_.FirstPosition(pages_[before].used) > fences_.FirstPosition(pages_[id].used)) {
         return "a quarantine is not in the order of its fences";
       }
     }
   }
   *where = kNil;
-  if (quarantined != pages_.quarantined()) return "the quarantine is miscounted";
+  if (quarantined != pages_.quarantined() || staying != pages_.StayingQuarantined())
+    return "the quarantine is miscounted";
   uint32_t free = 0;
-  for (PageId id = pages_.free_top(); id != kNil; id = pages_[id].next) {
-    if (id >= total || pages_[id].state != PageState::kFree || ++free > total) {
-      return "the free stack is broken";
+  for (PageId id = pages_.FirstFree(); id != kNil; id = pages_.NextFree(id)) {
+    if (id >= total || pages_[id].state != PageState::kFree || ++free > total || pages_.IsOut(id)) {
+      return "the free pages are broken";
     }
   }
-  return free == pages_.free() ? nullptr : "the free stack is miscounted";
+  if (free != pages_.free()) return "the free pages are miscounted";
+  if (!resizing_ && (pages_.leaving() != 0 || pages_.limit() != total)) {
+    return "the pool is not as large as it was to be";
+  }
+  return nullptr;
 }
 
 // The order of eviction, and the classes it follows.
 const char* Manager::CheckOrder(uint32_t* where) {
   const EvictionOrder& order = pages_.order();
-  std::vector<uint32_t> rank(pages_.total(), 0);
+  std::vector<uint32_t> rank(pages_.most(), 0);
   uint32_t next = 0;
   for (uint32_t key = order.NextKey(0); key != kNil; key = order.NextKey(key + 1)) {
     PageId before = kNil;

@@ -42,6 +42,14 @@ struct PagePart {
   uint64_t bytes = 0;
 };
 
+// How far the memory behind the pool's pages has come.
+struct Backing {
+  uint64_t request = 0;  // of AskForPages
+  uint32_t pages = 0;    // with memory, for that request
+  bool done = false;     // no more comes of it
+  bool failed = false;   // and not all of it did
+};
+
 // Called under the manager's lock, but for what says otherwise: implementations must
 // not wait, and take no lock that is held while work runs on another thread for long.
 class Device {
@@ -56,6 +64,16 @@ class Device {
   // Throws Error when the device is of no more use.
   virtual void RequireUsable() const {}
   [[nodiscard]] virtual DeviceMemory memory() const = 0;
+
+  // Elastic pools only. Asks for memory behind the first `pages` pages and none beyond, as
+  // far as whole chunks allow: of those beyond nobody has been given one, and all fences of
+  // theirs have been reached. The device sees to it later and elsewhere, a new request takes the
+  // place of one that is not done. Addresses do not move. `request` grows.
+  virtual void AskForPages(uint64_t request, uint32_t pages) = 0;
+  // Of the request that the device has taken up last.
+  [[nodiscard]] virtual Backing backing() const = 0;
+  // Behind pages; what is kept in reserve is not.
+  [[nodiscard]] virtual uint64_t mapped_bytes() const = 0;
 
   // Takes a slot for a new stream, or returns 0 when all are in use. Without the
   // manager's lock: a driver makes it. Throws Error.

@@ -74,6 +74,15 @@ class EvictionOrder {
     if (list.head == kNil) Unmark(at);
   }
   void Left(uint32_t count) { size_ -= count; }
+  // `to`, with the class and score of `from`, takes its place.
+  void Replace(PageId from, PageId to) {
+    const Page& old = pages_[from];
+    pages_[to].prev = old.prev;
+    pages_[to].next = old.next;
+    List& list = lists_[ListOf(old)];
+    (old.prev != kNil ? pages_[old.prev].next : list.head) = to;
+    (old.next != kNil ? pages_[old.next].prev : list.tail) = to;
+  }
   // The score that a page would have now for the first use of its life. What is
   // far below it is told apart no longer.
   void Advance(uint32_t score);

@@ -73,7 +73,8 @@ bool Manager::PlanPages(const Sequence& seq, GrowPlan* plan) {
   }
   // What is cached or quarantined and cannot be had now waits for fences.
   const uint32_t own = seq.slot == 0 ? 0 : pages_.quarantine(seq.slot).size;
-  const uint32_t leaving = pages_.cached() - planned + pages_.quarantined() - own;
+  const uint32_t leaving =
+      pages_.cached() - doomed_victims_ - planned + pages_.StayingQuarantined() - own;
   refused_ = {changes_, progress, seq.slot, plan->demand, leaving};
   return false;
 }
@@ -90,11 +91,11 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
   // Whoever asks for more than what is committed is going to write into the last block.
   const bool copies = item.capacity_tokens > seq->committed && SharesTail(*seq);
   if (target <= seq->pages.size() && !copies) return KVC_OK;
-  if (target > pages_.total()) {
+  if (target > pages_.Reachable()) {
     ++counters_.refused_never_fits;
     return Item(error, KVC_NEVER_FITS,
                 "the sequence would need more pages than the pool has; shorten it or enlarge "
-                "capacity_blocks");
+                "the pool");
   }
 
   // Plan.
@@ -107,10 +108,11 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
   if (!PlanPages(*seq, &plan)) return NotNow(result, error);
   const uint32_t need = plan.need;
   const uint32_t demand = plan.demand;
-  if (told != nullptr && told->whole && demand > told->capacity - told->count) {
+  const auto victims = static_cast<uint32_t>(victims_.size());
+  if (told != nullptr && told->whole && victims > told->capacity - told->count) {
     victims_.clear();
     strip_.clear();
-    result->evicted_blocks = demand;
+    result->evicted_blocks = victims;
     return Item(error, KVC_NOT_NOW,
                 "evicted[] has no room for what the item would evict; repeat it with more");
   }
@@ -126,7 +128,9 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
     ReservePages(seq, target);
     // The copy's fence, those of its pages, and of the page that is shared no more.
     const size_t sets = plan.shared != kNil ? 6 : 0;
-    if (!strip_.empty() || sets != 0) fences_.Reserve(kept_pages_ + 2 + sets);
+    if (!strip_.empty() || sets != 0 || victims != demand) {
+      fences_.Reserve(kept_pages_ + 2 + sets + (victims - demand));
+    }
     if (plan.shared != kNil) {
       if (const kvc_status bad = PlanCopy(seq->slot, plan.shared, &copy, error); bad != KVC_OK) {
         victims_.clear();
@@ -139,10 +143,10 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
     strip_.clear();
     throw;
   }
-  kvc_evicted_block* tell = told != nullptr ? told->Room(demand) : nullptr;
+  kvc_evicted_block* tell = told != nullptr ? told->Room(victims) : nullptr;
   if (tell != nullptr) {
     result->first_evicted = told->count;
-    told->count += demand;
+    told->count += victims;
   }
   // From here on nothing throws.
   for (const uint32_t index : strip_) {
@@ -180,16 +184,20 @@ kvc_status Manager::GrowOne(const kvc_grow_item& item, kvc_grow_result* result, 
       scores_->Left(tree_.node(victims_[i]).hash, pages_[page].score);
     }
     ForgetNode(victims_[i], reason);
+    if (pages_.doomed(page)) {
+      pages_.Evict(page);
+      continue;
+    }
     pages_.Seize(page);
     give(page);
   }
   victims_.clear();
   FlushRemovals();
-  counters_.evicted_blocks += demand - partials;
+  counters_.evicted_blocks += victims - partials;
   counters_.peak_live_pages = std::max<uint64_t>(counters_.peak_live_pages, pages_.live());
   ++changes_;
   result->added_pages = need;
-  result->evicted_blocks = demand;
+  result->evicted_blocks = victims;
   return KVC_OK;
 }
 

@@ -17,23 +17,102 @@ namespace host_device {
 // What a freed page is filled with: a NaN in every float format, an index far
 // out of range in every integer one.
 constexpr uint64_t kPoison = 0xFFF7DBDBFFF7DBDBu;
-}  // namespace host_device
 
-HostDevice::HostDevice(uint32_t pages, uint64_t page_bytes, uint64_t seed, bool poison)
-    : page_bytes_(page_bytes), random_(seed), poison_(poison && page_bytes > 0) {
+size_t Checked(uint64_t page_bytes, uint32_t pages) {
   if (page_bytes % sizeof(uint64_t) != 0) {
     throw Error(KVC_INVALID_ARGUMENT, "page_bytes must be a multiple of 8");
   }
   if (page_bytes > std::numeric_limits<size_t>::max() / 2 / pages) {
     throw Error(KVC_INVALID_ARGUMENT,
-                "capacity_blocks x page_bytes does not fit the address space");
+                "capacity_blocks or max_blocks x page_bytes does not fit the address space");
   }
-  memory_ =
-      Slab(static_cast<size_t>(page_bytes) * pages, "the pages (capacity_blocks x page_bytes)");
+  return static_cast<size_t>(page_bytes);
+}
+
+}  // namespace host_device
+
+HostDevice::HostDevice(uint32_t pages, uint32_t most, uint64_t page_bytes, uint64_t seed,
+                       bool poison)
+    : page_bytes_(page_bytes),
+      most_(most != 0 ? most : pages),
+      random_(seed),
+      poison_(poison && page_bytes > 0),
+      elastic_(size_t{most} * host_device::Checked(page_bytes, most_)),
+      base_(elastic_.data()),
+      backed_(pages),
+      wanted_(pages),
+      backing_{0, pages, true, false} {
+  if (most == 0) {
+    memory_ = Slab(size_t{pages} * page_bytes, "the pages (capacity_blocks x page_bytes)");
+    base_ = memory_.data();
+  } else {
+    elastic_.Resize(size_t{pages} * page_bytes);
+  }
+  mapped_bytes_ = memory_.size() + elastic_.size();
   streams_[0].open = true;
   if (poison_) {
     for (PageId page = 0; page < pages; ++page) Fill(page, host_device::kPoison);
   }
+}
+
+void HostDevice::AskForPages(uint64_t request, uint32_t pages) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  request_ = request;
+  wanted_ = pages;
+  if (page_bytes_ != 0) return;
+  const bool fails = pages > backed_ && pages > growth_ends_at_;
+  if (fails) pages = std::max(backed_, growth_ends_at_);
+  {
+    std::lock_guard<std::mutex> memory(memory_mutex_);
+    backed_ = pages;
+  }
+  backing_ = {request, pages, true, fails};
+}
+
+Backing HostDevice::backing() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return backing_;
+}
+
+uint64_t HostDevice::lost_operations() const {
+  std::lock_guard<std::mutex> lock(memory_mutex_);
+  return lost_;
+}
+
+// Under advance_mutex_: one at a time, and no operation is being executed.
+void HostDevice::Remap() {
+  uint64_t request = 0;
+  uint32_t wanted = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (backing_.request == request_) return;
+    request = request_;
+    wanted = wanted_;
+  }
+  bool failed = false;
+  uint32_t before = 0;
+  uint32_t pages = wanted;
+  {
+    std::lock_guard<std::mutex> memory(memory_mutex_);
+    before = backed_;
+    if (wanted > backed_ && wanted > growth_ends_at_) {
+      pages = std::max(backed_, growth_ends_at_);
+      failed = true;
+    }
+    try {
+      elastic_.Resize(size_t{pages} * page_bytes_);
+    } catch (const Error&) {
+      pages = backed_;
+      failed = true;
+    }
+    backed_ = pages;
+    mapped_bytes_ = elastic_.size();
+  }
+  if (poison_) {
+    for (PageId page = before; page < pages; ++page) Fill(page, host_device::kPoison);
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  backing_ = {request, pages, true, failed};
 }
 
 uint32_t HostDevice::OpenLocked(bool steps) {
@@ -175,7 +254,7 @@ bool HostDevice::Intact(PageId page) {
   bool intact = true;
   {
     std::lock_guard<std::mutex> lock(memory_mutex_);
-    const std::byte* bytes = memory_.data() + size_t{page} * page_bytes_;
+    const std::byte* bytes = base_ + size_t{page} * page_bytes_;
     for (uint64_t i = 0; i < page_bytes_; i += sizeof(uint64_t)) {
       uint64_t word = 0;
       std::memcpy(&word, bytes + i, sizeof word);
@@ -240,6 +319,7 @@ void HostDevice::EnqueueCall(uint32_t slot, PageId page, Call call, void* contex
 
 uint64_t HostDevice::Advance(uint32_t slot, uint64_t max_ops) {
   std::lock_guard<std::mutex> turn(advance_mutex_);
+  if (slot == 0) Remap();
   std::unique_lock<std::mutex> lock(mutex_);
   uint64_t ran = 0;
   PassWaitsLocked();
@@ -270,7 +350,8 @@ void HostDevice::Execute(const Op& op) {
       break;
     case What::kCall: {
       std::lock_guard<std::mutex> memory(memory_mutex_);
-      op.call(op.context, memory_.data() + size_t{op.page} * page_bytes_);
+      if (!HasMemory(op.page)) break;
+      op.call(op.context, base_ + size_t{op.page} * page_bytes_);
       break;
     }
     case What::kCopy:
@@ -302,11 +383,11 @@ uint32_t HostDevice::NextLocked(uint32_t slot) {
 }
 
 bool HostDevice::Read(PageId page, uint64_t offset, uint64_t size, uint8_t* out) const {
-  if (size_t{page} * page_bytes_ >= memory_.size()) return false;
+  std::lock_guard<std::mutex> lock(memory_mutex_);
+  if (page_bytes_ == 0 || page >= backed_) return false;
   if (offset > page_bytes_ || size > page_bytes_ - offset) return false;
   if (size == 0) return true;
-  std::lock_guard<std::mutex> lock(memory_mutex_);
-  std::memcpy(out, memory_.data() + size_t{page} * page_bytes_ + offset, size);
+  std::memcpy(out, base_ + size_t{page} * page_bytes_ + offset, size);
   return true;
 }
 
@@ -332,7 +413,8 @@ void HostDevice::PassWaitsLocked() {
 
 void HostDevice::Fill(PageId page, uint64_t value) {
   std::lock_guard<std::mutex> lock(memory_mutex_);
-  std::byte* bytes = memory_.data() + size_t{page} * page_bytes_;
+  if (!HasMemory(page)) return;
+  std::byte* bytes = base_ + size_t{page} * page_bytes_;
   for (uint64_t i = 0; i < page_bytes_; i += sizeof value) {
     std::memcpy(bytes + i, &value, sizeof value);
   }
@@ -340,8 +422,9 @@ void HostDevice::Fill(PageId page, uint64_t value) {
 
 void HostDevice::CopyNow(const PageCopy& copy) {
   std::lock_guard<std::mutex> lock(memory_mutex_);
-  const std::byte* from = memory_.data() + size_t{copy.from} * page_bytes_;
-  std::byte* to = memory_.data() + size_t{copy.to} * page_bytes_;
+  if (!HasMemory(copy.from) || !HasMemory(copy.to)) return;
+  const std::byte* from = base_ + size_t{copy.from} * page_bytes_;
+  std::byte* to = base_ + size_t{copy.to} * page_bytes_;
   if (copy.tokens == 0 || parts_.empty()) {
     std::memcpy(to, from, page_bytes_);
     return;

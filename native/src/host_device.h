@@ -7,6 +7,7 @@
 #define KVCAST_NATIVE_SRC_HOST_DEVICE_H_
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "native/src/device.h"
+#include "native/src/elastic_memory.h"
 #include "native/src/host_tables.h"
 #include "native/src/slab.h"
 
@@ -26,15 +28,20 @@ namespace kvcast {
 // Locks, in this order, inside the manager's: advance_mutex_ makes advances
 // take turns and is not taken by anything else; mutex_ guards the queues and is
 // never held while work runs; memory_mutex_ guards the pages' bytes, so that a
-// poisoning beside a fill waits for that one fill (without poisoning nobody does);
-// tables_ has one of its own.
+// poisoning beside a fill waits for that one fill (without poisoning nobody does), as
+// memory that comes and goes does; tables_ has one of its own.
 class HostDevice final : public Device {
  public:
-  HostDevice(uint32_t pages, uint64_t page_bytes, uint64_t seed, bool poison);
+  // `most` is 0, or the pool is elastic and may grow to so many pages.
+  HostDevice(uint32_t pages, uint32_t most, uint64_t page_bytes, uint64_t seed, bool poison);
 
   DeviceMemory memory() const override {
-    return {reinterpret_cast<uintptr_t>(memory_.data()), memory_.size()};
+    return {reinterpret_cast<uintptr_t>(base_), page_bytes_ * most_};
   }
+  // Done by advances of all streams, like work that is queued; without memory at once.
+  void AskForPages(uint64_t request, uint32_t pages) override;
+  Backing backing() const override;
+  uint64_t mapped_bytes() const override { return mapped_bytes_; }
   uint32_t OpenStream() override;
   uint32_t OpenStepStream() override;
   bool IsStepStream(uint32_t slot) const override;
@@ -68,6 +75,10 @@ class HostDevice final : public Device {
   void EnqueueCall(uint32_t slot, PageId page, Call call, void* context);
   // A test's: the n-th reservation of copies from now on fails (0: none).
   void FailReservation(uint64_t n) { fail_reservation_ = n; }
+  // A test's: growing ends when there is memory for so many pages.
+  void FailGrowthAt(uint32_t pages) { growth_ends_at_ = pages; }
+  // Work on pages whose memory was gone: somebody did not wait for a fence.
+  [[nodiscard]] uint64_t lost_operations() const;
   // Runs up to max_ops operations of one stream and what they wait for, or of
   // all streams in an order drawn from the seed (slot 0). Returns how many ran.
   uint64_t Advance(uint32_t slot, uint64_t max_ops);
@@ -109,6 +120,13 @@ class HostDevice final : public Device {
   Op& PushLocked(Stream* stream);
   void PopLocked(Stream* stream);
   void Execute(const Op& op);
+  void Remap();
+  // Under memory_mutex_.
+  [[nodiscard]] bool HasMemory(PageId page) {
+    if (page < backed_) return true;
+    ++lost_;
+    return false;
+  }
   void Fill(PageId page, uint64_t value);
   void CopyNow(const PageCopy& copy);
   template <typename Stage>
@@ -124,9 +142,19 @@ class HostDevice final : public Device {
   std::vector<std::vector<PagePart>> parts_;
   HostTables tables_;
   uint64_t page_bytes_;
+  uint32_t most_;
   uint64_t random_;
   bool poison_;
-  Slab memory_;
+  Slab memory_;            // of a pool that is not elastic
+  ElasticMemory elastic_;  // else this
+  std::byte* base_;        // of the one or the other
+  uint32_t backed_;        // pages with memory; under memory_mutex_
+  uint32_t wanted_;        // as it is to be; under mutex_, like what follows
+  uint64_t request_ = 0;
+  Backing backing_;
+  uint32_t growth_ends_at_ = UINT32_MAX;
+  uint64_t lost_ = 0;  // under memory_mutex_
+  std::atomic<uint64_t> mapped_bytes_{0};
 };
 
 }  // namespace kvcast

@@ -65,6 +65,12 @@ const kvc_config& Validated(const kvc_config& c) {
   if (c.resume_gate_permille == 0 || c.resume_gate_permille > 1000) {
     bad("resume_gate_permille", c.resume_gate_permille, "1 to 1000");
   }
+  if (c.max_blocks != 0 && (c.max_blocks < c.capacity_blocks || c.max_blocks > kMaxPages)) {
+    bad("max_blocks", c.max_blocks, "0, or capacity_blocks to 2^27");
+  }
+  if (c.min_blocks > (c.max_blocks != 0 ? c.capacity_blocks : 0)) {
+    bad("min_blocks", c.min_blocks, "0 to capacity_blocks, and 0 without max_blocks");
+  }
   const uint32_t flags =
       c.device == KVC_DEVICE_CUDA ? KVC_CONFIG_CALLERS_CONTEXT : KVC_CONFIG_POISON;
   if (c.partial_reuse > 1) bad("partial_reuse", c.partial_reuse, "0 or 1");
@@ -77,15 +83,20 @@ const kvc_config& Validated(const kvc_config& c) {
 
 std::unique_ptr<HostDevice> MakeHost(const kvc_config& c, uint64_t seed) {
   if (c.device != KVC_DEVICE_HOST) return nullptr;
-  return std::make_unique<HostDevice>(c.capacity_blocks, c.page_bytes, seed,
+  return std::make_unique<HostDevice>(c.capacity_blocks, c.max_blocks, c.page_bytes, seed,
                                       (c.flags & KVC_CONFIG_POISON) != 0);
+}
+
+// That the arenas are for.
+uint32_t MostPages(const kvc_config& c) {
+  return c.max_blocks != 0 ? c.max_blocks : c.capacity_blocks;
 }
 
 // By default as many as blocks and tails can hold: a host that sets no limit
 // meets none below the greatest one.
 uint32_t MaxDigests(const kvc_config& c) {
   if (c.max_digests != 0) return c.max_digests;
-  const uint64_t most = (uint64_t{c.capacity_blocks} + c.max_sequences) * c.tokens_per_block;
+  const uint64_t most = (uint64_t{MostPages(c)} + c.max_sequences) * c.tokens_per_block;
   return static_cast<uint32_t>(std::min<uint64_t>(most, DigestTable::kMaxDigests));
 }
 
@@ -112,20 +123,24 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
       other_(host_ == nullptr ? MakeRegisteredDevice(config) : nullptr),
       device_(host_ != nullptr ? *host_ : *other_),
       fences_(device_),
-      pages_(config.capacity_blocks, config.policy == KVC_POLICY_LRFU, device_, fences_),
-      tree_(config.capacity_blocks, config.tokens_per_block, hash_, config.partial_reuse != 0),
+      pages_(config.capacity_blocks, config.max_blocks, config.policy == KVC_POLICY_LRFU, device_,
+             fences_),
+      tree_(manager::MostPages(config), config.tokens_per_block, hash_, config.partial_reuse != 0),
       timers_(tree_),
       pins_(config.max_pinned_pages != 0 ? config.max_pinned_pages
                                          : std::max(1u, config.capacity_blocks / 4)),
-      pending_(config.max_pending_blocks != 0 ? config.max_pending_blocks : config.capacity_blocks,
-               config.max_sequences, hash_),
+      pending_(
+          config.max_pending_blocks != 0 ? config.max_pending_blocks : manager::MostPages(config),
+          config.max_sequences, hash_),
       scores_(config.policy == KVC_POLICY_LRFU
                   ? std::make_unique<RecencyFrequency>(
                         config.lrfu_tau,
-                        config.lrfu_ghosts != 0 ? config.lrfu_ghosts : config.capacity_blocks)
+                        config.lrfu_ghosts != 0 ? config.lrfu_ghosts : manager::MostPages(config))
                   : nullptr),
       digests_(manager::Seed(config.seed), manager::MaxDigests(config), hooks.hash_bits),
-      sink_(std::move(sink)) {
+      sink_(std::move(sink)),
+      asked_pages_(config.capacity_blocks),
+      min_pages_(config.min_blocks != 0 ? config.min_blocks : config.capacity_blocks) {
   sequences_.resize(max_sequences_);
   for (uint32_t i = max_sequences_; i-- > 0;) {
     sequences_[i].next_free = free_sequence_;
@@ -134,20 +149,20 @@ Manager::Manager(const kvc_config& config, std::shared_ptr<EventSink> sink,
   tails_ = Slab(size_t{max_sequences_} * block_size_ * sizeof(uint32_t),
                 "the tails of sequences (max_sequences x tokens_per_block)");
   strip_.reserve(max_sequences_);
-  victims_.reserve(config.capacity_blocks);
-  removals_.reserve(config.capacity_blocks);
-  reasons_.reserve(config.capacity_blocks);
+  victims_.reserve(pages_.most());
+  removals_.reserve(pages_.most());
+  reasons_.reserve(pages_.most());
   if (sink_ != nullptr) {
     SinkGeometry geometry;
     geometry.tokens_per_block = block_size_;
-    geometry.max_blocks = config.capacity_blocks;
+    geometry.max_blocks = pages_.most();
     geometry.tokens_base = tree_.tokens_base();
     geometry.node_stride = tree_.stride();
     geometry.digests = &digests_;
     sink_->Attach(geometry, this);
     sink_attached_ = true;
     deferral_ = &sink_->deferral_counters();
-    deferred_at_.resize(config.capacity_blocks);
+    deferred_at_.resize(pages_.most());
     suppress_multimodal_ = sink_->suppresses_multimodal();
   }
   prefault_ns_ = SteadyNs() - created_ns_;
@@ -386,6 +401,7 @@ void Manager::Stats(kvc_stats* out) {
   std::unique_lock<WriterFirstMutex> lock(mutex_);
   pages_.Poll();
   pages_.PollShared();
+  Settle();
   const uint32_t struct_size = out->struct_size;
   *out = counters_;
   out->struct_size = struct_size;
@@ -397,6 +413,10 @@ void Manager::Stats(kvc_stats* out) {
   out->cached_pages = pages_.cached();
   out->free_pages = pages_.free();
   out->quarantined_pages = pages_.quarantined();
+  out->leaving_pages = pages_.leaving();
+  out->target_pages = pages_.limit();
+  out->doomed_pages = pages_.CountDoomed();
+  out->mapped_bytes = page_bytes_ != 0 ? device_.mapped_bytes() : 0;
   out->blocks = tree_.size();
   out->roots = tree_.root_count();
   out->partial_blocks = tree_.partials();

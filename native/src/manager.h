@@ -8,7 +8,8 @@
 // device; neither waits (event_sink.h, device.h).
 //
 // Invariants (Check verifies them):
-//  1. Each page is in one state: live + cached + free + quarantined == total.
+//  1. Each page is in one state: live + cached + free + quarantined + leaving == total.
+//     Those that leave, or have no memory, are on no list; a free page is not doomed.
 //  2. A node has a page and the page has that node; both or neither.
 //  3. A page is cached if and only if it has a node and no holder.
 //  4. Whoever holds a block holds all blocks before it, and a block is listed
@@ -111,6 +112,9 @@ enum class FenceSite : uint32_t {
   kCopyReady,        // and on the page that it writes
   kCopyWait,         // of that, told to whoever grows
   kTailReady,        // on the page of a tail that is kept at release
+  kMoveAfter,        // as the first three of a copy, for blocks that a shrink moves
+  kMoveRead,
+  kMoveReady,
   kCount,
 };
 
@@ -197,6 +201,11 @@ class Manager final : public SinkHost {
   // page_copy.cpp
   void SetPageLayout(const kvc_geometry& geometry, uint32_t count, const kvc_buffer* buffers);
 
+  // resize.cpp
+  kvc_status Resize(uint32_t target, uint32_t max_pages, kvc_page_move* moves,
+                    uint32_t move_capacity, kvc_evicted_block* evicted, uint32_t evicted_capacity,
+                    kvc_resize_result* out, kvc_error* error);
+
   // device_table.cpp
   [[nodiscard]] uint64_t OpenDeviceTable(uint32_t rows, uint32_t columns, int32_t absent,
                                          uint32_t staging, uint64_t* address);
@@ -258,6 +267,7 @@ class Manager final : public SinkHost {
   struct CopyPlan {
     uint32_t slot = 0;
     FenceList after;
+    bool move = false;  // of a shrink: tests tell its fences apart from those of others
   };
   // Tokens as the caller gave them: a digest token names one of `digests`.
   struct TokenView {
@@ -281,6 +291,7 @@ class Manager final : public SinkHost {
     }
     void Enter() {
       Lock();
+      if (manager_->resizing_) manager_->Settle();
       manager_->Heal(4);
     }
 
@@ -430,7 +441,7 @@ class Manager final : public SinkHost {
   }
 
   // victims.cpp
-  [[nodiscard]] uint32_t PlanVictims(uint32_t demand, uint32_t slot);
+  [[nodiscard]] uint32_t PlanVictims(uint32_t demand, uint32_t slot, bool any = false);
   [[nodiscard]] kvc_evicted_reason ReasonOf(PageId id) const;
   void Describe(NodeId id, kvc_evicted_reason reason, kvc_evicted_block* out) const;
 
@@ -497,6 +508,17 @@ class Manager final : public SinkHost {
   kvc_status TableDelta(const TableFormat& f, uint64_t id, const Sequence* seq, uint32_t row,
                         uint32_t columns, kvc_table_cookie* cookie, uint32_t room,
                         kvc_table_delta* out, uint32_t* entries, kvc_error* error) const;
+
+  // resize.cpp
+  struct ResizeCall;
+  void AskForPages(uint32_t pages);
+  void TakeIn();
+  void Settle();
+  void Retarget(uint32_t target);
+  bool MoveOne(PageId from, ResizeCall* call);
+  PageId EvictOne(ResizeCall* call);
+  void ClearDoomed(ResizeCall* call);
+  void TellResize(kvc_resize_result* out) const;
 
   // pins.cpp
   kvc_status Pin(kvc_pin_result* result, kvc_error* error);
@@ -579,6 +601,7 @@ class Manager final : public SinkHost {
   Slab tails_;                      // partly filled last blocks' tokens
   std::vector<uint32_t> interned_;  // a commit's tokens, when some are digests
   std::vector<NodeId> victims_;     // plan of an eviction; never grows
+  uint32_t doomed_victims_ = 0;     // in doomed pages, of the last such plan
   std::vector<NodeId> removals_;    // announced blocks that go with this step
   std::vector<uint8_t> reasons_;    // and why each of them does
   uint64_t epoch_ = 1;              // grows with each reset
@@ -594,6 +617,14 @@ class Manager final : public SinkHost {
     uint32_t leaving = 0;
   };
   Refusal refused_;
+  // An elastic pool on its way to its limit, pages_.limit().
+  bool resizing_ = false;
+  bool growth_failed_ = false;  // and nobody has been told
+  bool settled_ = true;         // the device has done what it was asked last:
+  uint64_t asked_ = 0;
+  uint32_t asked_pages_;
+  uint32_t resize_scan_ = kNil;  // doomed pages below this have not been looked at
+  const uint32_t min_pages_;
   uint64_t next_stream_generation_ = 1;
   uint32_t top_slot_ = 0;  // the highest that has had a device stream
   DeviceStreamSlot streams_[kDeviceSlots];

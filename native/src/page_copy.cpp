@@ -79,9 +79,9 @@ void Manager::MakeCopy(const CopyPlan& plan, uint32_t slot, const PageCopy& copy
   if (on == 0) return;
   const Fence fence{on, device_.Record(on)};
   const FenceSetId set = fences_.Single(fence);
-  pages_.AddUse(copy.from, At(FenceSite::kCopyRead, set));
+  pages_.AddUse(copy.from, At(plan.move ? FenceSite::kMoveRead : FenceSite::kCopyRead, set));
   if (on != slot) {
-    pages_.AddReady(copy.to, At(FenceSite::kCopyReady, set));
+    pages_.AddReady(copy.to, At(plan.move ? FenceSite::kMoveReady : FenceSite::kCopyReady, set));
     if (hooks_.without != FenceSite::kCopyWait) waits->Add(fence);
   }
   fences_.Release(set);

@@ -15,21 +15,89 @@ constexpr uint32_t kScoreBuckets = 512;
 
 }  // namespace page_pool
 
-PagePool::PagePool(uint32_t count, bool scored, Device& device, FencePool& fences)
+PagePool::PagePool(uint32_t count, uint32_t most, bool scored, Device& device, FencePool& fences)
     : total_(count),
+      most_(most != 0 ? most : count),
+      elastic_(most != 0),
+      limit_(count),
       device_(device),
       fences_(fences),
-      slab_(size_t{count} * sizeof(Page), "the page records (capacity_blocks)"),
+      slab_(size_t{most_} * sizeof(Page), "the page records (capacity_blocks, max_blocks)"),
       pages_(reinterpret_cast<Page*>(slab_.data())),
       order_(pages_, scored ? page_pool::kScoreBuckets : 1),
-      stamps_(scored ? count : 0) {
+      stamps_(scored ? most_ : 0) {
   quarantined_last_.fill(kNil);
+  free_count_ = count;
+  if (elastic_) {
+    for (PageId id = 0; id < most; ++id) new (&pages_[id]) Page;
+    free_set_ = PageBits(most);
+    free_set_.AddRange(0, count);
+    out_ = PageBits(most);
+    out_.AddRange(count, most);
+    rejoin_ = count;
+    return;
+  }
   for (PageId id = count; id-- > 0;) {
     new (&pages_[id]) Page;
     pages_[id].next = free_;  // page 0 comes out first
     free_ = id;
   }
-  free_count_ = count;
+}
+
+void PagePool::Retarget(uint32_t limit) {
+  const uint32_t before = limit_;
+  entering_.clear();
+  entering_.reserve(quarantined_);
+  // From here on nothing throws.
+  limit_ = limit;
+  rejoin_ = std::min(rejoin_, limit);
+  if (limit < before) {
+    const uint32_t gone = free_set_.MoveTo(&out_, limit, std::min(before, total_));
+    free_count_ -= gone;
+    leaving_ += gone;
+  }
+  for (PageList& list : quarantine_) {
+    for (PageId id = list.head; id != kNil;) {
+      const PageId next = pages_[id].next;
+      if (ShouldSwitch(id)) {
+        const uint32_t slot = fences_.SingleSlot(pages_[id].used);
+        LeaveQuarantine(id);
+        entering_.push_back({slot != 0 ? fences_.FirstPosition(pages_[id].used) : 0, slot, id});
+      }
+      id = next;
+    }
+  }
+  QuarantineInOrder();
+}
+
+void PagePool::SetTotal(uint32_t total) {
+  leaving_ = leaving_ + total - total_;
+  total_ = total;
+  const uint32_t end = std::min(limit_, total_);
+  if (rejoin_ >= end) return;
+  const uint32_t back = out_.MoveTo(&free_set_, rejoin_, end);
+  leaving_ -= back;
+  free_count_ += back;
+  rejoin_ = end;
+}
+
+PageId PagePool::MoveCached(PageId from) {
+  const PageId to = free_set_.First();
+  free_set_.Remove(to);
+  --free_count_;
+  Page& old = pages_[from];
+  Page& page = pages_[to];
+  page.node = old.node;
+  page.holders = 0;
+  page.state = PageState::kCached;
+  page.own = old.own;
+  page.listed = old.listed;
+  page.marks = old.marks;
+  page.score = old.score;
+  if (!stamps_.empty()) stamps_[to] = stamps_[from];
+  order_.Replace(from, to);
+  old.node = kNil;
+  return to;
 }
 
 template <bool kStamps>
@@ -112,15 +180,23 @@ void PagePool::PushFree(PageId id) {
   fences_.Release(page.used);
   page.used = 0;
   page.state = PageState::kFree;
-  page.next = free_;
-  free_ = id;
-  ++free_count_;
+  if (!elastic_) {
+    page.next = free_;
+    free_ = id;
+    ++free_count_;
+  } else if (doomed(id)) {
+    out_.Add(id);
+    ++leaving_;
+  } else {
+    free_set_.Add(id);
+    ++free_count_;
+  }
   device_.EnterPool(id);
 }
 
-void PagePool::Poll() {
-  for (uint64_t rest = quarantine_slots_ & ~uint64_t{1}; rest != 0; rest &= rest - 1) {
-    const PageList& list = quarantine_[static_cast<uint32_t>(__builtin_ctzll(rest))];
+void PagePool::PollLists(uint64_t slots, uint32_t first) {
+  for (uint64_t rest = slots & ~uint64_t{1}; rest != 0; rest &= rest - 1) {
+    const PageList& list = quarantine_[first + static_cast<uint32_t>(__builtin_ctzll(rest))];
     while (list.head != kNil && fences_.Reached(pages_[list.head].used)) {
       const PageId id = list.head;
       LeaveQuarantine(id);
@@ -129,13 +205,23 @@ void PagePool::Poll() {
   }
 }
 
+void PagePool::Poll() {
+  PollLists(quarantine_slots_[0], 0);
+  if (quarantine_slots_[1] != 0) PollLists(quarantine_slots_[1], kDeviceSlots);
+}
+
 void PagePool::PollShared() {
-  const PageList& shared = quarantine_[0];
   entering_.clear();
-  entering_.reserve(shared.size);
-  fences_.Reserve(size_t{shared.size} + 2);
+  entering_.reserve(shared());
+  fences_.Reserve(size_t{shared()} + 2);
   // From here on nothing throws.
-  for (PageId id = shared.head; id != kNil;) {
+  PollSharedList(&quarantine_[0]);
+  PollSharedList(&quarantine_[kDeviceSlots]);
+  QuarantineInOrder();
+}
+
+void PagePool::PollSharedList(PageList* list) {
+  for (PageId id = list->head; id != kNil;) {
     Page& page = pages_[id];
     const PageId next = page.next;
     page.used = fences_.Prune(page.used);
@@ -149,7 +235,6 @@ void PagePool::PollShared() {
     }
     id = next;
   }
-  QuarantineInOrder();
 }
 
 void PagePool::QuarantineInOrder() {
@@ -171,6 +256,10 @@ PageId PagePool::Take(uint32_t slot) {
     LeaveQuarantine(id);
     fences_.Release(pages_[id].used);
     pages_[id].used = 0;
+  } else if (elastic_) {
+    id = free_set_.First();
+    free_set_.Remove(id);
+    --free_count_;
   } else {
     id = free_;
     free_ = pages_[id].next;
@@ -187,8 +276,8 @@ bool PagePool::NextAreIntact(uint32_t slot, uint32_t count) {
   // Pages of the own quarantine come first and may still be written.
   const uint32_t own = slot == 0 ? 0 : quarantine_[slot].size;
   bool intact = true;
-  PageId id = free_;
-  for (uint32_t i = own; i < count; ++i, id = pages_[id].next) {
+  PageId id = FirstFree();
+  for (uint32_t i = own; i < count; ++i, id = NextFree(id)) {
     intact = device_.Intact(id) && intact;
   }
   return intact;
@@ -264,12 +353,14 @@ void PagePool::GiveUp(PageId id) {
 void PagePool::Quarantine(PageId id) {
   Page& page = pages_[id];
   const uint32_t slot = fences_.SingleSlot(page.used);
-  PageList& list = quarantine_[slot];
+  const bool gone = doomed(id);
+  const uint32_t at = slot + (gone ? kDeviceSlots : 0);
+  PageList& list = quarantine_[at];
   PageId before = list.tail;
   if (slot != 0) {
-    const auto position = [this](PageId at) { return fences_.FirstPosition(pages_[at].used); };
+    const auto position = [this](PageId of) { return fences_.FirstPosition(pages_[of].used); };
     const uint64_t mine = position(id);
-    if (quarantined_last_[slot] != kNil) before = quarantined_last_[slot];
+    if (quarantined_last_[at] != kNil) before = quarantined_last_[at];
     while (before != kNil && position(before) > mine) before = pages_[before].prev;
     for (PageId next = before != kNil ? pages_[before].next : list.head;
          next != kNil && position(next) <= mine; next = pages_[next].next) {
@@ -277,19 +368,24 @@ void PagePool::Quarantine(PageId id) {
     }
   }
   page.state = PageState::kQuarantined;
-  page.quarantine = slot;
+  page.quarantine = at;
   InsertAfter(list, before, id);
-  quarantined_last_[slot] = id;
-  quarantine_slots_ |= uint64_t{1} << slot;
+  quarantined_last_[at] = id;
+  quarantine_slots_[gone ? 1 : 0] |= uint64_t{1} << slot;
+  if (gone) ++doomed_quarantined_;
   ++quarantined_;
   peak_quarantined_ = std::max(peak_quarantined_, quarantined_);
 }
 
 void PagePool::LeaveQuarantine(PageId id) {
-  const uint32_t slot = pages_[id].quarantine;
-  if (quarantined_last_[slot] == id) quarantined_last_[slot] = pages_[id].prev;
-  Unlink(quarantine_[slot], id);
-  if (quarantine_[slot].size == 0) quarantine_slots_ &= ~(uint64_t{1} << slot);
+  const uint32_t at = pages_[id].quarantine;
+  const bool gone = at >= kDeviceSlots;
+  if (quarantined_last_[at] == id) quarantined_last_[at] = pages_[id].prev;
+  Unlink(quarantine_[at], id);
+  if (quarantine_[at].size == 0) {
+    quarantine_slots_[gone ? 1 : 0] &= ~(uint64_t{1} << (gone ? at - kDeviceSlots : at));
+  }
+  if (gone) --doomed_quarantined_;
   --quarantined_;
 }
 

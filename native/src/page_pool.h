@@ -15,6 +15,7 @@
 #include "native/src/eviction_order.h"
 #include "native/src/fence_pool.h"
 #include "native/src/page.h"
+#include "native/src/page_bits.h"
 #include "native/src/slab.h"
 #include "native/src/types.h"
 
@@ -27,9 +28,15 @@ struct PageList {
   uint32_t size = 0;
 };
 
-// Page records, the free stack, the quarantine and the order of eviction. Each page
+// Page records, the free pages, the quarantine and the order of eviction. Each page
 // is in exactly one state, so live + cached + free + quarantined == total.
-// Used under the manager's lock; never allocates after construction.
+// Used under the manager's lock; never allocates after construction, but for Retarget.
+//
+// An elastic pool has records for more pages than there are. Those from its limit
+// on are *doomed*: nobody is given one any more, and who gives one up withdraws it. A
+// withdrawn page counts as leaving until the device has taken its memory back, so
+// live + cached + free + quarantined + leaving == total. Free pages are a set there and
+// not a stack, so that the lowest go first and withdrawing many is cheap.
 class PagePool {
  public:
   // Ages in requests, and reuses, by powers of two: slot 0 is none, slot k is
@@ -46,10 +53,45 @@ class PagePool {
     }
   };
 
-  // `scored`: pages have scores (recency_frequency.h).
-  PagePool(uint32_t count, bool scored, Device& device, FencePool& fences);
+  // `scored`: pages have scores (recency_frequency.h). `most` is 0, or the pool is
+  // elastic and may grow to so many.
+  PagePool(uint32_t count, uint32_t most, bool scored, Device& device, FencePool& fences);
 
+  // Pages with memory: their ids are below this.
   [[nodiscard]] uint32_t total() const { return total_; }
+  [[nodiscard]] uint32_t most() const { return most_; }
+  [[nodiscard]] bool elastic() const { return elastic_; }
+  // Pages from here on are doomed. More than total() while the pool grows.
+  [[nodiscard]] uint32_t limit() const { return limit_; }
+  [[nodiscard]] bool doomed(PageId id) const { return id >= limit_; }
+  [[nodiscard]] uint32_t leaving() const { return leaving_; }
+  // Doomed pages that have not been withdrawn: live, cached or quarantined.
+  [[nodiscard]] uint32_t CountDoomed() const {
+    return limit_ < total_ ? total_ - limit_ - out_.Count(limit_, total_) : 0;
+  }
+  // The highest of those below `end`, or kNil.
+  [[nodiscard]] PageId LastDoomed(PageId end) const {
+    return limit_ < end ? out_.LastAbsent(limit_, end) : kNil;
+  }
+  [[nodiscard]] bool IsOut(PageId id) const { return elastic_ && out_.Has(id); }
+  // What one sequence could have in the end.
+  [[nodiscard]] uint32_t Reachable() const { return std::max(limit_, total_ - leaving_); }
+
+  // Moves the limit: free pages from there on are withdrawn. Those that were withdrawn
+  // and are doomed no longer come back by SetTotal. Throws before the first change.
+  // Looks at each quarantined page.
+  void Retarget(uint32_t limit);
+  // There is memory for so many pages: those below the limit that were withdrawn, or are
+  // new, become free. No page from there on is anything but withdrawn.
+  void SetTotal(uint32_t total);
+  // What had been hoped for does not come.
+  void LimitToTotal() { limit_ = total_; }
+  // The block of a cached page goes to the lowest free page, there must be one, and
+  // keeps its place in the order of eviction. The page that it leaves is nobody's until
+  // GiveUpMoved, which needs a set of fences.
+  [[nodiscard]] PageId MoveCached(PageId from);
+  void GiveUpMoved(PageId id) { GiveUp(id); }
+
   [[nodiscard]] uint32_t live() const { return live_; }
   [[nodiscard]] uint32_t cached() const { return order_.size(); }
   [[nodiscard]] uint32_t free() const { return free_count_; }
@@ -57,7 +99,8 @@ class PagePool {
   [[nodiscard]] Page& operator[](PageId id) { return pages_[id]; }
   [[nodiscard]] const Page& operator[](PageId id) const { return pages_[id]; }
   [[nodiscard]] size_t bytes() const {
-    return slab_.size() + order_.bytes() + stamps_.capacity() * sizeof(uint32_t) + sizeof ages_;
+    return slab_.size() + order_.bytes() + stamps_.capacity() * sizeof(uint32_t) + sizeof ages_ +
+           free_set_.bytes() + out_.bytes();
   }
   [[nodiscard]] uint32_t peak_quarantined() const { return peak_quarantined_; }
   [[nodiscard]] const Ages& ages() const { return ages_; }
@@ -67,7 +110,7 @@ class PagePool {
   // With scores: that of a first use now.
   void SetScoreNow(uint32_t score) { order_.Advance(score); }
 
-  // Moves quarantined pages whose fences have been reached to the free stack;
+  // Moves quarantined pages whose fences have been reached to the free pages;
   // looks at the head of each stream's list, so it costs next to nothing.
   void Poll();
   // The same for pages that several streams still use, all of which it has to
@@ -137,6 +180,11 @@ class PagePool {
   void PrepareToGiveUp(size_t pages, size_t more);
   void GiveUpBlock(PageId id);
   void DoneGivingUp() { QuarantineInOrder(); }
+  // The same because room is short.
+  void Evict(PageId id) {
+    NoteEviction(id);
+    Discard(id);
+  }
   // A cached page loses its block and is given up; needs a set of fences.
   void Discard(PageId id) {
     order_.Leave(id);
@@ -156,10 +204,27 @@ class PagePool {
     return fences_.UsableBy(page.ready, slot) && fences_.UsableBy(page.used, slot);
   }
   [[nodiscard]] const EvictionOrder& order() const { return order_; }
+  // List 0 is of pages that several streams still use, the others of a slot's; as many
+  // follow for doomed pages.
+  static constexpr uint32_t kQuarantines = 2 * kDeviceSlots;
   [[nodiscard]] const PageList& quarantine(uint32_t list) const { return quarantine_[list]; }
-  [[nodiscard]] PageId free_top() const { return free_; }
+  // Pages that are left of those on list 0, which Poll does not look at.
+  [[nodiscard]] uint32_t shared() const {
+    return quarantine_[0].size + quarantine_[kDeviceSlots].size;
+  }
+  // Quarantined pages that can be had later.
+  [[nodiscard]] uint32_t StayingQuarantined() const { return quarantined_ - doomed_quarantined_; }
+  // The free pages, one after the other; kNil ends them.
+  [[nodiscard]] PageId FirstFree() const {
+    return elastic_ ? (free_count_ != 0 ? free_set_.First() : kNil) : free_;
+  }
+  [[nodiscard]] PageId NextFree(PageId id) const {
+    return elastic_ ? free_set_.Next(id + 1) : pages_[id].next;
+  }
 
  private:
+  friend struct ManagerPeer;  // tests that break invariants on purpose
+
   template <bool kStamps>
   Held HoldPages(const PageId* ids, size_t count);
   void Append(PageList& list, PageId id);
@@ -167,6 +232,11 @@ class PagePool {
   void Unlink(PageList& list, PageId id);
   void Quarantine(PageId id);
   void LeaveQuarantine(PageId id);
+  [[nodiscard]] bool ShouldSwitch(PageId id) const {
+    return doomed(id) != (pages_[id].quarantine >= kDeviceSlots);
+  }
+  void PollLists(uint64_t slots, uint32_t first);
+  void PollSharedList(PageList* list);
   void GiveUp(PageId id);
   // When a page was let go.
   [[nodiscard]] uint32_t& Stamp(PageId id) {
@@ -180,17 +250,24 @@ class PagePool {
   void QuarantineInOrder();
 
   uint32_t total_;
+  const uint32_t most_;
+  const bool elastic_;
+  uint32_t limit_;
+  uint32_t leaving_ = 0;
   uint32_t live_ = 0;
   uint32_t free_count_ = 0;
   uint32_t quarantined_ = 0;
-  PageId free_ = kNil;  // stack through Page::next
-  // A list for each stream, in the order of its fences; list 0 is for pages
-  // that several streams still use.
-  std::array<PageList, kDeviceSlots> quarantine_;
+  uint32_t doomed_quarantined_ = 0;
+  PageId free_ = kNil;   // stack through Page::next, if not elastic
+  PageBits free_set_;    // else this
+  PageBits out_;         // of all that could be: withdrawn, or without memory
+  uint32_t rejoin_ = 0;  // no page below this is out
+  // A list for each stream, in the order of its fences.
+  std::array<PageList, kQuarantines> quarantine_;
   // Where the last page went in: the next one's place is near it. Mostly that
   // is the tail; a reset gives up pages with older fences, in their order.
-  std::array<PageId, kDeviceSlots> quarantined_last_;
-  uint64_t quarantine_slots_ = 0;  // bit per non-empty list
+  std::array<PageId, kQuarantines> quarantined_last_;
+  uint64_t quarantine_slots_[2] = {};  // bit per non-empty list
   // Pages on their way into quarantine, to be sorted first: going in one by one
   // in any order would cost a walk each.
   struct Entering {

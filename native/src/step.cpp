@@ -300,7 +300,7 @@ void Manager::Step(uint32_t count, const kvc_op* ops, const kvc_step_input& in,
   static const uint32_t kNoTokens = 0;
   const uint32_t* tokens = in.tokens != nullptr ? in.tokens : &kNoTokens;
   StepCall call{Turn(this),
-                TableFormat(in.format, pages_.total(), block_size_),
+                TableFormat(in.format, pages_.most(), block_size_),
                 ops,
                 in,
                 {tokens, in.token_count, in.scopes, in.scope_count, in.bytes, in.byte_count},

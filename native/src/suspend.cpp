@@ -15,8 +15,9 @@ namespace kvcast {
 
 // Somebody must always get on, or a pool full of live pages would stay so.
 bool Manager::GateIsOpen() const {
-  return active_sequences_ == 0 ||
-         uint64_t{pages_.live()} * 1000 <= uint64_t{resume_gate_permille_} * pages_.total();
+  return active_sequences_ == 0 || resume_gate_permille_ == 1000 ||
+         uint64_t{pages_.live()} * 1000 <=
+             uint64_t{resume_gate_permille_} * std::min(pages_.limit(), pages_.total());
 }
 
 kvc_status Manager::GateClosed(kvc_error* error) {
@@ -244,7 +245,7 @@ uint32_t Manager::PlanStrip(uint32_t demand, uint32_t slot, PageId unshare) {
   for (; taken < strip_.size() && (taken < musts || gain < demand); ++taken) {
     for (const PageId id : sequences_[strip_[taken]].pages) {
       Page& page = pages_[id];
-      if (--page.holders == 0 && pages_.UsableBy(page, slot)) ++gain;
+      if (--page.holders == 0 && !pages_.doomed(id) && pages_.UsableBy(page, slot)) ++gain;
     }
   }
   for (size_t i = 0; i < taken; ++i) {

@@ -12,23 +12,26 @@ namespace kvcast {
 // Chooses cached pages that `slot` may use at once, one by one: of those whose
 // children have all been chosen, the first in the order of eviction. A block that
 // was listed under a higher class than its own for the sake of its last child
-// joins the end of its own class's list when that child is chosen. With all of the
-// demand victims_ holds them, else it is empty; no mark is left. Returns how
-// many there are.
-uint32_t Manager::PlanVictims(uint32_t demand, uint32_t slot) {
+// joins the end of its own class's list when that child is chosen. Doomed pages do not
+// meet the demand, unless `any` do: they go as well where they stand first, as there is no
+// free page that their blocks could move to. With all of the demand victims_ holds them,
+// else it is empty; no mark is left. Returns how many meet it.
+uint32_t Manager::PlanVictims(uint32_t demand, uint32_t slot, bool any) {
   const EvictionOrder& order = pages_.order();
   // Blocks that join a list at or after the one that is being looked at. Between
   // steps nobody uses that memory.
   std::vector<NodeId>& joining = removals_;
+  uint32_t planned = 0;
   const auto key_of = [&](NodeId id) {
     const Page& page = pages_[tree_.node(id).page];
     return order.KeyOf(page.own, page.score);
   };
   const auto choose = [&](NodeId id, uint32_t key) {
-    while (victims_.size() < demand) {
+    while (planned < demand) {
       const Node& n = tree_.node(id);
       if (!pages_.UsableBy(pages_[n.page], slot)) return;
       victims_.push_back(id);
+      if (any || !pages_.doomed(n.page)) ++planned;
       if (IsRoot(n.parent)) return;
       Node& parent = tree_.node(n.parent);
       if (++parent.victims != parent.children) return;
@@ -41,12 +44,12 @@ uint32_t Manager::PlanVictims(uint32_t demand, uint32_t slot) {
       id = n.parent;  // nothing that can go stands before it
     }
   };
-  for (uint32_t key = 0; victims_.size() < demand; ++key) {
+  for (uint32_t key = 0; planned < demand; ++key) {
     uint32_t next = order.NextKey(key);
     for (const NodeId id : joining) next = std::min(next, key_of(id));
     if (next == kNil) break;
     key = next;
-    for (PageId id = order.Head(key); id != kNil && victims_.size() < demand;) {
+    for (PageId id = order.Head(key); id != kNil && planned < demand;) {
       const Page& page = pages_[id];
       if (page.next != kNil) {
         __builtin_prefetch(&pages_[page.next]);
@@ -59,7 +62,7 @@ uint32_t Manager::PlanVictims(uint32_t demand, uint32_t slot) {
     }
     // Those of this list, while others may still join its end; the rest moves up.
     size_t rest = 0;
-    for (size_t i = 0; i < joining.size() && victims_.size() < demand; ++i) {
+    for (size_t i = 0; i < joining.size() && planned < demand; ++i) {
       const NodeId id = joining[i];
       if (key_of(id) == key) {
         choose(id, key);
@@ -67,15 +70,15 @@ uint32_t Manager::PlanVictims(uint32_t demand, uint32_t slot) {
         joining[rest++] = id;
       }
     }
-    if (victims_.size() < demand) joining.resize(rest);
+    if (planned < demand) joining.resize(rest);
   }
   joining.clear();
-  const auto planned = static_cast<uint32_t>(victims_.size());
   // The marks have served; parents that are victims too go after their children.
   for (const NodeId id : victims_) {
     const ParentId parent = tree_.node(id).parent;
     if (!IsRoot(parent)) tree_.node(parent).victims = 0;
   }
+  doomed_victims_ = static_cast<uint32_t>(victims_.size()) - planned;
   if (planned < demand) victims_.clear();
   return planned;
 }

@@ -101,7 +101,8 @@ var constructors = []struct {
 			"PageBytes": {uint64(3), uint64(1 << 63), uint64(math.MaxUint64 - 7)},
 			"Device":    {bindings.DeviceKind(2)}, "DeviceOrdinal": {-1, 1, math.MaxInt}, "CallersContext": {true},
 			"Copies": {bindings.CopyKernel + 1, bindings.CopyMethod(math.MaxUint32)},
-			"Seed":   nil, "Poison": nil, "PartialReuse": nil, "Stream": {new(bindings.Stream)},
+			"Seed":   nil, "Poison": nil, "PartialReuse": nil, "MaxBlocks": {-1, 19999, 1<<27 + 1, math.MaxInt},
+			"MinBlocks": {-1, 1, math.MaxInt}, "Stream": {new(bindings.Stream)},
 		}},
 	{bindings.StreamConfig{}, func(c any) error { _, err := bindings.NewStream(c.(bindings.StreamConfig)); return err },
 		map[string][]any{

@@ -22,6 +22,7 @@
 #include "cuda/src/pool_memory.h"
 #include "cuda/src/stream_table.h"
 #include "tests/gpu/conformance.h"
+#include "tests/gpu/conformance_elastic.h"
 #include "tests/gpu/gpu_support.h"
 
 namespace kvcast::gpu {
@@ -31,7 +32,7 @@ void Require(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error(what);
 }
 
-void CheckConformance(const Options& options) {
+testing::Backend CudaBackend() {
   testing::Backend backend;
   backend.device = KVC_DEVICE_CUDA;
   kvc_error error{};
@@ -54,6 +55,11 @@ void CheckConformance(const Options& options) {
                 nullptr);
     KVCAST_CUDA(api, stream_synchronize, nullptr);
   };
+  return backend;
+}
+
+void CheckConformance(const Options& options) {
+  const testing::Backend backend = CudaBackend();
   for (uint64_t round = 0; round < (options.quick ? 2u : 20u); ++round) {
     const std::string wrong = testing::Conformance(backend, options.seed + round).Run();
     Require(wrong.empty(), wrong + ", seed " + std::to_string(options.seed + round));
@@ -249,6 +255,13 @@ void CheckElastic(const Options& options) {
     for (uint64_t page = left / page_bytes; page < stamp.size(); ++page) stamp[page] = 0;
     while (pool.leaving() != 0) (void)pool.Collect();
     gpu.events.Give(event);
+  }
+  // The same through the manager, which moves what is worth keeping.
+  const testing::Backend backend = CudaBackend();
+  for (uint64_t round = 0; round < (options.quick ? 1u : 8u); ++round) {
+    const std::string wrong =
+        testing::ElasticConformance(backend, options.seed + round, options.quick ? 4 : 20).Run();
+    Require(wrong.empty(), wrong + ", seed " + std::to_string(options.seed + round));
   }
 }
 

@@ -171,6 +171,18 @@ struct CacheOptions {
   bool partial = false;  // partial_reuse
   kvc_device_kind device = KVC_DEVICE_HOST;
   kvc_copy_method copies = KVC_COPY_PUBLISHED;  // of a GPU
+  uint32_t most = 0;     // max_blocks
+  uint32_t least = 0;    // min_blocks
+
+  [[nodiscard]] uint32_t MostPages() const { return most != 0 ? most : pages; }
+};
+
+// What a resize told.
+struct Resized {
+  kvc_status status = KVC_OK;
+  kvc_resize_result result{};
+  std::vector<kvc_page_move> moves;
+  std::vector<kvc_evicted_block> evicted;
 };
 
 // A manager with a stream. Its destructor cleans up whatever the test left
@@ -208,6 +220,8 @@ class Cache {
     config.partial_reuse = options.partial ? 1 : 0;
     config.device = options.device;
     config.copies = options.copies;
+    config.max_blocks = options.most;
+    config.min_blocks = options.least;
     if (kvc_manager_create(&config, stream_, &manager_, &error) != KVC_OK) {
       kvc_stream_destroy(stream_);
       throw std::runtime_error(error.message);
@@ -454,12 +468,26 @@ class Cache {
   }
   kvc_status Get(uint64_t id, kvc_sequence_info* info, std::vector<uint32_t>* pages) {
     uint32_t written = 0;
-    pages->resize(options_.pages);
-    const kvc_status status =
-        kvc_sequence_get(manager_, id, 0, options_.pages, pages->data(), &written, info, nullptr);
+    pages->resize(options_.MostPages());
+    const kvc_status status = kvc_sequence_get(manager_, id, 0, options_.MostPages(), pages->data(),
+                                               &written, info, nullptr);
     pages->resize(status == KVC_OK ? written : 0);
     return status;
   }
+  // With room to tell everything.
+  Resized Resize(uint32_t target, uint32_t max_pages = UINT32_MAX) {
+    Resized made;
+    const uint32_t room = std::min(max_pages, options_.MostPages());
+    made.moves.resize(room);
+    made.evicted.resize(room);
+    made.status = kvc_pool_resize(manager_, target, max_pages, made.moves.data(), room,
+                                  made.evicted.data(), room, &made.result, nullptr);
+    made.moves.resize(made.result.moved_pages);
+    made.evicted.resize(made.result.evicted_blocks);
+    return made;
+  }
+  // Lets the host device do all that has been queued, memory included.
+  void Advance() { (void)kvc_host_advance(manager_, 0, UINT64_MAX, nullptr, nullptr); }
   // Ends the manager early; the stream can still be drained.
   kvc_status Close(kvc_error* error = nullptr) {
     const kvc_status status = kvc_manager_destroy(manager_, error);

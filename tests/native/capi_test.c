@@ -688,6 +688,39 @@ int main(void) {
     CHECK(kvc_sequences_fork(m, 1, &item, NULL, &err) == KVC_INVALID_ARGUMENT);
   }
 
+  PHASE("elastic pools");
+  {
+    kvc_config config;
+    kvc_manager* other = NULL;
+    kvc_resize_result result;
+    kvc_page_move moves[4];
+    kvc_evicted_block evicted[4];
+    kvc_config_init(&config);
+    CHECK(config.max_blocks == 0 && config.min_blocks == 0);
+    CHECK(kvc_pool_resize(m, 8, 4, NULL, 0, NULL, 0, &result, &err) == KVC_INVALID_ARGUMENT);
+    config.capacity_blocks = 4;
+    config.max_blocks = 8;
+    config.min_blocks = 2;
+    config.page_bytes = 8;
+    CHECK_OK(kvc_manager_create(&config, NULL, &other, &err));
+    CHECK_OK(kvc_pool_resize(other, 8, 4, moves, 4, evicted, 4, &result, &err));
+    CHECK(result.target_pages == 8 && result.total_pages == 4 && result.done == 0);
+    CHECK(result.growing_pages == 4);
+    CHECK_OK(kvc_host_advance(other, 0, 1, NULL, &err));
+    CHECK_OK(kvc_pool_resize(other, 8, 4, NULL, 0, NULL, 0, &result, &err));
+    CHECK(result.total_pages == 8 && result.done == 1);
+    CHECK_OK(kvc_pool_resize(other, 2, 4, NULL, 0, NULL, 0, &result, &err));
+    CHECK(result.leaving_pages == 6 && result.doomed_pages == 0);
+    CHECK_OK(kvc_host_advance(other, 0, 1, NULL, &err));
+    CHECK(stats(other).total_pages == 2 && stats(other).target_pages == 2);
+    CHECK(kvc_pool_resize(other, 9, 4, NULL, 0, NULL, 0, &result, &err) == KVC_INVALID_ARGUMENT);
+    CHECK(kvc_pool_resize(other, 2, 4, NULL, 1, NULL, 0, &result, &err) == KVC_INVALID_ARGUMENT);
+    CHECK(kvc_pool_resize(other, 2, 4, NULL, 0, NULL, 1, &result, &err) == KVC_INVALID_ARGUMENT);
+    CHECK(kvc_pool_resize(other, 2, 4, NULL, 0, NULL, 0, NULL, &err) == KVC_INVALID_ARGUMENT);
+    CHECK(kvc_pool_resize(NULL, 2, 4, NULL, 0, NULL, 0, &result, &err) == KVC_INVALID_ARGUMENT);
+    CHECK_OK(kvc_manager_destroy(other, &err));
+  }
+
   PHASE("partly filled blocks");
   {
     kvc_config config;

@@ -35,7 +35,11 @@ struct ManagerPeer {
   DeferralCounters& deferral() { return *m.deferral_; }
   PageId first_evictable() { return m.pages_.order().First(); }
   static uint32_t& table_version(Sequence& seq) { return seq.table.version_; }
-  PageId free_top() { return m.pages_.free_top(); }
+  PageId free_top() { return m.pages_.FirstFree(); }
+  uint32_t& leaving() { return m.pages_.leaving_; }
+  uint32_t& limit() { return m.pages_.limit_; }
+  PageBits& out() { return m.pages_.out_; }
+  bool& resizing() { return m.resizing_; }
   FencePool& fences() { return m.fences_; }
   uint32_t& pinned_pages() { return m.pins_.pages_; }
   std::vector<NodeId>& removals() { return m.removals_; }
@@ -156,10 +160,53 @@ TEST_F(CheckTest, Pages) {
         "a page and its block do not name each other");
   Break(cached.state, static_cast<PageState>(9), "a page has an unknown state");
   Break(peer_->sequence(held_).pages[2], 16, "a sequence holds a page beyond the pool");
-  Break(free.next, kNil, "the free stack is miscounted");
+  Break(free.next, kNil, "the free pages are miscounted");
   const PageId head = peer_->first_evictable();
   Break(peer_->page(head).next, kNil, "the order of eviction is broken");
   Break(peer_->page(peer_->page(head).next).prev, kNil, "the order of eviction is broken");
+}
+
+// An elastic pool on its way down: pages that leave, a doomed one that is held, one in quarantine.
+TEST_F(CheckTest, ElasticPools) {
+  Release(held_);
+  kvc_config config{};
+  kvc_config_init(&config);
+  config.tokens_per_block = kBlock;
+  config.capacity_blocks = 12;
+  config.max_blocks = 16;
+  config.min_blocks = 2;
+  config.page_bytes = 8;
+  config.max_sequences = 4;
+  config.seed = 1;
+  sink_ = std::make_shared<RecordingSink>();
+  m_ = std::make_unique<Manager>(config, sink_);
+  peer_ = std::make_unique<ManagerPeer>(*m_);
+  stream_ = m_->OpenDeviceStream();
+  held_ = Store({1, 2, 3}, 6, 0);
+  const uint64_t fenced = Store({}, 3, stream_);
+  const kvc_host_fill fill{0, 0, 1};
+  m_->EnqueueFill(stream_, 1, &fill);
+  Release(fenced);
+  kvc_resize_result result{};
+  ASSERT_EQ(m_->Resize(5, 8, nullptr, 0, nullptr, 0, &result, nullptr), KVC_OK);
+  ASSERT_EQ(result.doomed_pages, 4u);
+  ASSERT_EQ(result.leaving_pages, 3u);
+  Expect(nullptr);
+  // Page 5 is held, 6 to 8 are in quarantine, 9 to 11 leave, 12 to 15 never were.
+  Break(peer_->page(9).state, PageState::kLive, "a page was withdrawn and is in use");
+  Break(peer_->leaving(), 2, "leaving differ from the total");
+  Break(peer_->page(5).state, PageState::kFree, "a doomed page is free");
+  Break(peer_->limit(), 7, "a page is in the wrong quarantine");
+  Break(peer_->page(6).quarantine, peer_->page(6).quarantine - kDeviceSlots,
+        "a page is in the wrong quarantine");
+  peer_->out().Remove(13);
+  Expect("a page is in the pool without memory");
+  peer_->out().Add(13);
+  peer_->out().Add(8);
+  Expect("a page was withdrawn and is in use");
+  peer_->out().Remove(8);
+  Break(peer_->resizing(), false, "the pool is not as large as it was to be");
+  Expect(nullptr);
 }
 
 TEST_F(CheckTest, Fences) {

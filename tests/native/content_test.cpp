@@ -21,6 +21,7 @@
 
 #include "native/src/manager.h"
 #include "native/src/mixed_hash.h"
+#include "native/src/status.h"
 #include "tests/native/abi_support.h"
 
 namespace kvcast {
@@ -37,6 +38,7 @@ constexpr uint32_t kLayers = 2;
 constexpr uint32_t kRoles = 2;  // keys and values
 constexpr uint32_t kWords = kLayers * kRoles * kBlock;
 constexpr uint32_t kPages = 14;
+constexpr uint32_t kFewest = 8;
 
 // A kernel that writes or reads positions [from, to) of one block.
 struct Kernel {
@@ -82,6 +84,11 @@ class Engine {
     config.resume_gate_permille = 1000;
     config.seed = 1 + seed % 1000;
     config.partial_reuse = MixedHash::SplitMix64(seed) % 2;
+    elastic_ = MixedHash::SplitMix64(seed + 1) % 2 == 0;
+    if (elastic_) {
+      config.max_blocks = kPages;
+      config.min_blocks = kFewest;
+    }
     ManagerTestHooks hooks;
     hooks.without = without;
     m_ = std::make_unique<Manager>(config, nullptr, hooks);
@@ -101,8 +108,16 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Wrong bytes that readers have found, and pages written after they were given up.
-  [[nodiscard]] uint64_t wrong() const { return wrong_; }
+  // Wrong bytes that readers have found, pages written after they were given up, and work
+  // on those whose memory has gone.
+  [[nodiscard]] uint64_t wrong() const {
+    return wrong_ + ManagerPeer::Device(*m_).lost_operations();
+  }
+  uint64_t moved() {
+    kvc_stats stats{};
+    m_->Stats(&stats);
+    return stats.moved_pages;
+  }
   uint64_t hits = 0;
   uint64_t copied() {
     kvc_stats stats{};
@@ -121,7 +136,13 @@ class Engine {
   }
 
   void Step() {
-    switch (Below(20)) {
+    switch (Below(elastic_ ? 24 : 20)) {
+      case 20:
+      case 21:
+      case 22:
+      case 23:
+        Resize();
+        break;
       case 0:
       case 1:
       case 2:
@@ -482,6 +503,16 @@ class Engine {
       break;
     }
   }
+  // Down, with everything else going on, and up again.
+  void Resize() {
+    const uint32_t target = OneIn(3) ? kPages : kFewest + static_cast<uint32_t>(Below(4));
+    kvc_resize_result result{};
+    const kvc_status status = Guard(nullptr, [&] {
+      return m_->Resize(target, static_cast<uint32_t>(Below(5)), nullptr, 0, nullptr, 0, &result,
+                        nullptr);
+    });
+    if (status == KVC_DEVICE_ERROR) ++wrong_;
+  }
   void EndHold(uint64_t hold) {
     kvc_status status = KVC_INTERNAL;
     m_->ReleaseHolds(1, &hold, &status, nullptr);
@@ -496,6 +527,7 @@ class Engine {
   std::vector<std::unique_ptr<Sequence>> open_;
   std::vector<uint64_t> holds_;
   uint64_t wrong_ = 0;
+  bool elastic_ = false;
 };
 
 TEST(Content, EveryByteOfEveryHit) {
@@ -505,7 +537,7 @@ TEST(Content, EveryByteOfEveryHit) {
   std::printf("KVC_SEED=%llu KVC_OPERATIONS=%llu\n", static_cast<unsigned long long>(seed),
               static_cast<unsigned long long>(operations));
   constexpr uint64_t kRun = 500;
-  uint64_t hits = 0, reclaimed = 0, copied = 0, partial = 0;
+  uint64_t hits = 0, reclaimed = 0, copied = 0, partial = 0, moved = 0;
   for (uint64_t done = 0; done < operations; done += kRun) {
     Engine engine(seed + done, FenceSite::kNone);
     for (uint64_t i = 0; i < kRun; ++i) engine.Step();
@@ -514,12 +546,14 @@ TEST(Content, EveryByteOfEveryHit) {
     reclaimed += engine.reclaimed();
     copied += engine.copied();
     partial += engine.partial_hits();
+    moved += engine.moved();
     ASSERT_EQ(engine.wrong(), 0u) << "KVC_SEED=" << seed + done << " KVC_OPERATIONS=" << kRun;
   }
   EXPECT_GT(hits, operations / 50);
   EXPECT_GT(reclaimed, operations / 5000);
   EXPECT_GT(copied, operations / 200);
   EXPECT_GT(partial, operations / 500);
+  EXPECT_GT(moved, operations / 2000);
 }
 
 // Without any one of them some reader finds something else.

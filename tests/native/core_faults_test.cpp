@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "native/src/manager.h"
+#include "native/src/status.h"
 #include "sink/src/streaming_event_sink.h"
 #include "tests/native/digest_support.h"
 
@@ -24,12 +25,16 @@ constexpr uint32_t kBlock = 4;
 class Engine {
  public:
   explicit Engine(uint64_t seed, kvc_policy policy = KVC_POLICY_LRU, bool partial = false,
-                  uint32_t pages = 64)
-      : random_(seed), partial_(partial) {
+                  uint32_t pages = 64, bool elastic = false)
+      : random_(seed), partial_(partial), pages_(pages), elastic_(elastic) {
     kvc_config config{};
     kvc_config_init(&config);
     config.tokens_per_block = kBlock;
     config.capacity_blocks = pages;
+    if (elastic) {
+      config.max_blocks = pages + pages / 4;
+      config.min_blocks = pages / 2;
+    }
     config.policy = policy;
     config.lrfu_tau = 20;
     config.max_sequences = 8;
@@ -85,6 +90,7 @@ class Engine {
       t = static_cast<uint32_t>(random_() % 3);
       if (random_() % 8 == 0) t = KVC_DIGEST_TOKEN(random_() % kDigests);
     }
+    if (elastic_) Resize();
     if (random_() % 3 == 0) return StepRequest();
     kvc_prompt prompt{};
     prompt.token_count = tokens_.size();
@@ -379,6 +385,31 @@ class Engine {
     });
     EXPECT_EQ(unpinned, KVC_OK);
   }
+  // The pool is on its way to somewhere all the time.
+  void Resize() {
+    if (random_() % 8 == 0) {
+      target_ = random_() % 2 == 0 ? pages_ + pages_ / 4
+                                   : pages_ / 2 + static_cast<uint32_t>(random_() % pages_) / 2;
+    }
+    const auto most = static_cast<uint32_t>(random_() % 20);
+    kvc_resize_result result{};
+    Try([&] {
+      return Guard(nullptr, [&] {
+        return m_->Resize(target_, most, nullptr, 0, nullptr, 0, &result, nullptr);
+      });
+    });
+    if (!kernels && random_() % 4 == 0) {
+      const bool was_counting = counting;
+      counting = false;
+      (void)m_->Advance(0, random_() % 8);
+      counting = was_counting;
+    }
+  }
+  uint64_t MovedPages() {
+    kvc_stats stats{};
+    m_->Stats(&stats);
+    return stats.moved_pages;
+  }
   void Drain() {
     kvc_borrowed_batch batch{};
     Try([&] {
@@ -418,6 +449,9 @@ class Engine {
   static constexpr char kName[] = "an adapter whose name does not fit a short string";
   std::mt19937_64 random_;
   const bool partial_;
+  const uint32_t pages_;
+  const bool elastic_;
+  uint32_t target_ = pages_;
   std::shared_ptr<StreamingEventSink> sink_;
   std::unique_ptr<Manager> m_;
   static constexpr uint32_t kDigests = 5;
@@ -430,8 +464,8 @@ class Engine {
   uint64_t streams_[kStreams] = {};
 };
 
-void SteadyState(kvc_policy policy, bool partial = false) {
-  Engine engine(1, policy, partial);
+void SteadyState(kvc_policy policy, bool partial = false, bool elastic = false) {
+  Engine engine(1, policy, partial, 64, elastic);
   engine.WarmScopes();
   // Only the scheduler's side counts here; the drain side (where a scope that
   // comes anew takes memory) has a test of its own.
@@ -465,15 +499,18 @@ TEST(CoreFaults, TheSteadyStateTakesNoMemoryWithTails) { SteadyState(KVC_POLICY_
 TEST(CoreFaults, TheSteadyStateTakesNoMemoryWithTailsAndScores) {
   SteadyState(KVC_POLICY_LRFU, true);
 }
+TEST(CoreFaults, TheSteadyStateTakesNoMemoryWhileThePoolIsResized) {
+  SteadyState(KVC_POLICY_LRU, false, true);
+}
 
 // For every n the n-th allocation fails; the failing call changes nothing and
 // succeeds when it is repeated.
-void EveryAllocation(bool partial) {
+void EveryAllocation(bool partial, bool elastic = false) {
   uint64_t failed = 0;
   uint64_t hits = 0;
   for (uint64_t n = 0;; ++n) {
     // A pool that is not full, so that there are pages for copies of tails.
-    Engine engine(7, KVC_POLICY_LRU, partial, partial ? 256 : 64);
+    Engine engine(7, KVC_POLICY_LRU, partial, partial ? 256 : 64, elastic);
     engine.kernels = true;
     engine.drops = true;
     allocations = 0;
@@ -496,6 +533,7 @@ void EveryAllocation(bool partial) {
 }
 TEST(CoreFaults, EveryAllocationMayFail) { EveryAllocation(false); }
 TEST(CoreFaults, EveryAllocationMayFailWithTails) { EveryAllocation(true); }
+TEST(CoreFaults, EveryAllocationMayFailWhileThePoolIsResized) { EveryAllocation(false, true); }
 
 // For every n the n-th copy is refused by the device.
 void EveryCopy(bool partial) {
@@ -518,6 +556,27 @@ void EveryCopy(bool partial) {
 }
 TEST(CoreFaults, EveryCopyMayFail) { EveryCopy(false); }
 TEST(CoreFaults, EveryCopyMayFailWithTails) { EveryCopy(true); }
+
+// For every n the n-th copy of a shrink is refused by the device: what has moved before it
+// has moved, and the next call goes on.
+TEST(CoreFaults, EveryMoveMayFail) {
+  for (uint64_t n = 1;; ++n) {
+    Engine engine(11, KVC_POLICY_LRU, false, 64, true);
+    engine.kernels = true;
+    static_cast<HostDevice&>(engine.manager().device()).FailReservation(n);
+    for (int i = 0; i < 300; ++i) {
+      engine.Request();
+      if (i % 3 == 0) engine.Drain();
+    }
+    engine.Check();
+    if (engine.failures == 0) {
+      EXPECT_GT(engine.MovedPages(), 8u) << "the test must reach the copies it is about";
+      break;
+    }
+    EXPECT_EQ(engine.failures, 1u);
+    ASSERT_LT(n, 500u);
+  }
+}
 
 }  // namespace
 }  // namespace kvcast

@@ -184,7 +184,7 @@ TEST(PrefixTree, ManyScopesComeAndGo) {
 // ------------------------------------------------------------- host device
 
 TEST(HostDevice, RunsLateAndInStreamOrder) {
-  HostDevice device(2, 16, 1, false);
+  HostDevice device(2, 0, 16, 1, false);
   const uint32_t s = device.OpenStream();
   EXPECT_EQ(device.Record(s), 0u) << "nothing is outstanding";
   device.EnqueueFill(s, 0, 1);
@@ -204,7 +204,7 @@ TEST(HostDevice, RunsLateAndInStreamOrder) {
 }
 
 TEST(HostDevice, WaitsHoldBackAStreamAndAdvanceFollowsThem) {
-  HostDevice device(3, 8, 1, false);
+  HostDevice device(3, 0, 8, 1, false);
   const uint32_t a = device.OpenStream(), b = device.OpenStream();
   device.EnqueueFill(a, 0, 5);
   device.EnqueueFill(a, 1, 6);
@@ -219,7 +219,7 @@ TEST(HostDevice, WaitsHoldBackAStreamAndAdvanceFollowsThem) {
 
 TEST(HostDevice, OrderAmongStreamsIsDrawnFromTheSeed) {
   auto order = [](uint64_t seed) {
-    HostDevice device(1, 8, seed, false);
+    HostDevice device(1, 0, 8, seed, false);
     std::vector<uint32_t> streams;
     for (int i = 0; i < 4; ++i) streams.push_back(device.OpenStream());
     for (int k = 0; k < 8; ++k) {
@@ -239,7 +239,7 @@ TEST(HostDevice, OrderAmongStreamsIsDrawnFromTheSeed) {
 }
 
 TEST(HostDevice, PoisonShowsALateWriteOnce) {
-  HostDevice device(1, 64, 1, true);
+  HostDevice device(1, 0, 64, 1, true);
   EXPECT_TRUE(device.Intact(0));
   device.EnterPool(0);
   device.EnqueueFill(0, 0, 3);  // the host's own work runs at once
@@ -248,7 +248,7 @@ TEST(HostDevice, PoisonShowsALateWriteOnce) {
 }
 
 TEST(HostDevice, CopiesRunLateAndBehindWhatTheyWaitFor) {
-  HostDevice device(4, 16, 1, false);
+  HostDevice device(4, 0, 16, 1, false);
   const uint32_t a = device.OpenStream(), b = device.OpenStream();
   const auto word = [&](PageId page, uint64_t offset) {
     uint64_t value = 0;
@@ -292,7 +292,7 @@ TEST(HostDevice, CopiesRunLateAndBehindWhatTheyWaitFor) {
 }
 
 TEST(HostDevice, SlotsComeBackOnlyWhenTheirWorkHasRun) {
-  HostDevice device(1, 8, 1, false);
+  HostDevice device(1, 0, 8, 1, false);
   std::vector<uint32_t> slots;
   for (uint32_t s = device.OpenStream(); s != 0; s = device.OpenStream()) slots.push_back(s);
   EXPECT_EQ(slots.size(), kDeviceSlots - 1);
@@ -307,7 +307,7 @@ TEST(HostDevice, SlotsComeBackOnlyWhenTheirWorkHasRun) {
 
 class FencePoolTest : public ::testing::Test {
  protected:
-  FencePoolTest() : device_(1, 8, 1, false), pool_(device_) {
+  FencePoolTest() : device_(1, 0, 8, 1, false), pool_(device_) {
     for (int i = 0; i < 6; ++i) {
       streams_.push_back(device_.OpenStream());
       device_.EnqueueFill(streams_.back(), 0, 1);

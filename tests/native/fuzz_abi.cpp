@@ -165,6 +165,13 @@ class Session {
     config.max_digests = in_.Below(5);
     config.max_pending_blocks = in_.Below(7);
     config.partial_reuse = in_.Below(2);
+    const uint32_t capacity = pages_;
+    if (in_.OneIn(2)) {
+      config.max_blocks = pages_ += in_.Below(20);
+      config.min_blocks = in_.Below(capacity + 1);
+    }
+    if (in_.OneIn(64)) config.max_blocks = static_cast<uint32_t>(in_.Nasty()) | 1u << 28;
+    if (in_.OneIn(64)) config.min_blocks = capacity + 1 + static_cast<uint32_t>(in_.Nasty()) % 9;
     if (in_.OneIn(64)) config.partial_reuse = static_cast<uint32_t>(in_.Nasty());
     if (in_.OneIn(64)) config.max_pending_blocks = static_cast<uint32_t>(in_.Nasty()) | 1u << 28;
     if (in_.OneIn(64)) config.max_digests = static_cast<uint32_t>(in_.Nasty()) | 1u << 25;
@@ -223,6 +230,7 @@ class Session {
         return Release();
       case 12:
         if (in_.OneIn(3)) return Waiters();
+        if (in_.OneIn(2)) return Resize();
         return Get();
       case 13:
         if (!in_.OneIn(4)) return Retention();
@@ -660,6 +668,38 @@ class Session {
     for (uint32_t i = 0; i < told; ++i) {
       Require(evicted[i].page < pages_ && evicted[i].block != evicted[i].parent, "an odd block");
     }
+  }
+  void Resize() {
+    std::vector<kvc_page_move> moves(in_.Below(8));
+    std::vector<kvc_evicted_block> evicted(in_.Below(8));
+    const bool move = in_.OneIn(2);
+    const bool tell = in_.OneIn(2);
+    uint32_t target = 1 + in_.Below(44);
+    if (in_.OneIn(16)) target = static_cast<uint32_t>(in_.Nasty());
+    const uint32_t most = in_.OneIn(4) ? UINT32_MAX : in_.Below(12);
+    kvc_resize_result r{};
+    kvc_error* error = MaybeError();
+    const kvc_status status =
+        Sane(kvc_pool_resize(manager_, target, most, move ? moves.data() : nullptr,
+                             move ? static_cast<uint32_t>(moves.size()) : 0,
+                             tell ? evicted.data() : nullptr,
+                             tell ? static_cast<uint32_t>(evicted.size()) : 0, &r, error),
+             error);
+    if (status != KVC_OK) return;
+    Require(r.target_pages == target && r.total_pages <= pages_, "resized to somewhere else");
+    Require(r.moved_pages + uint64_t{r.evicted_blocks} <= most, "more was done than was allowed");
+    Require(!move || r.moved_pages <= moves.size(), "more was moved than could be told");
+    Require(!tell || r.evicted_blocks <= evicted.size(), "more went than could be told");
+    Require(r.held_pages <= r.doomed_pages, "more pages are held than there are");
+    Require(r.done == 0 || (r.total_pages == target && r.doomed_pages == 0 && r.leaving_pages == 0),
+            "done, and yet not");
+    for (uint32_t i = 0; move && i < r.moved_pages; ++i) {
+      Require(moves[i].from >= target && moves[i].to < target && moves[i].tokens != 0 &&
+                  moves[i].tokens <= block_,
+              "an odd move");
+    }
+    const kvc_fence copied = r.copied;
+    Keep(&copied, copied.device_stream != 0 ? 1 : 0);
   }
   // Where blocks are, and how long they stay.
   void Retention() {

@@ -35,7 +35,7 @@ struct ManagerPeer {
       set(p.used);
       out << "\n";
     }
-    out << "free from " << m.pages_.free_top() << ", counts " << m.pages_.free() << " "
+    out << "free from " << m.pages_.FirstFree() << ", counts " << m.pages_.free() << " "
         << m.pages_.live() << " " << m.pages_.cached() << " " << m.pages_.quarantined() << "\n";
     for (NodeId id = 0; id < m.tree_.high_water(); ++id) {
       const Node& n = m.tree_.node(id);

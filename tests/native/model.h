@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -114,16 +115,19 @@ class Model : public ModelDevice {
   explicit Model(const CacheOptions& options)
       : block_(options.block),
         total_(options.pages),
+        limit_(options.pages),
         max_sequences_(options.sequences),
         gate_(options.gate),
         // By default as blocks and tails can hold; what suspended sequences remember counts too.
-        max_digests_(options.digests != 0 ? options.digests
-                                          : (options.pages + options.sequences) * options.block),
+        max_digests_(options.digests != 0
+                         ? options.digests
+                         : (options.MostPages() + options.sequences) * options.block),
         suppress_(options.multimodal == KVC_MULTIMODAL_SUPPRESS),
         partial_(options.partial),
         free_(options.pages),
+        asked_(options.pages),
         scores(options.policy == KVC_POLICY_LRFU, options.tau, options.ghosts),
-        pending(options.block, options.pending != 0 ? options.pending : options.pages) {}
+        pending(options.block, options.pending != 0 ? options.pending : options.MostPages()) {}
 
   // ------------------------------------------------------------------- calls
 
@@ -132,8 +136,9 @@ class Model : public ModelDevice {
     return must_compute == KVC_COMPUTE_NOTHING ? 0 : must_compute;
   }
   [[nodiscard]] bool GateOpen() const {
+    if (gate_ == 1000) return true;
     for (const auto& s : sequences_) {
-      if (!s->suspended) return Live() * 1000 <= uint64_t{gate_} * total_;
+      if (!s->suspended) return Live() * 1000 <= uint64_t{gate_} * std::min(limit_, total_);
     }
     return true;
   }
@@ -310,7 +315,7 @@ class Model : public ModelDevice {
     const uint64_t target = (capacity_tokens + block_ - 1) / block_;
     bool shared = capacity_tokens > s.tokens.size() && SharesTail(s);
     if (target <= s.pages.size() && !shared) return result;
-    if (target > total_) {
+    if (target > std::max<uint64_t>(limit_, total_ - out_.size())) {
       ++counts.refused_never_fits;
       result.status = KVC_NEVER_FITS;
       return result;
@@ -327,7 +332,7 @@ class Model : public ModelDevice {
       demand = need > available ? need - available : 0;
       victims = Victims(demand, s.stream);
       stripped.clear();
-      if (victims.size() == demand && unshare == nullptr) return true;
+      if (Gain(victims) == demand && unshare == nullptr) return true;
       // The last resort: what suspended sequences keep, the latest first.
       std::vector<ModelSequence*> keepers;
       for (const auto& other : sequences_) {
@@ -341,18 +346,18 @@ class Model : public ModelDevice {
       uint64_t gain = 0;
       std::map<const ModelPage*, uint32_t> less;
       for (auto keeper = keepers.begin(); keeper != keepers.end(); ++keeper) {
-        if (keeper >= free_from && victims.size() + gain >= demand) break;
+        if (keeper >= free_from && Gain(victims) + gain >= demand) break;
         for (const ModelPageRef& page : (*keeper)->pages) {
-          if (page->holders == ++less[page.get()] && UsableBy(page->ready, s.stream) &&
-              UsableBy(page->used, s.stream)) {
+          if (page->holders == ++less[page.get()] && !Doomed(*page) &&
+              UsableBy(page->ready, s.stream) && UsableBy(page->used, s.stream)) {
             ++gain;
           }
         }
         stripped.push_back(*keeper);
       }
-      if (victims.size() + gain < demand) return false;
+      if (Gain(victims) + gain < demand) return false;
       demand = demand > gain ? demand - gain : 0;
-      victims.resize(demand);
+      victims = Victims(demand, s.stream);
       return true;
     };
     bool enough = plan(nullptr);
@@ -372,7 +377,7 @@ class Model : public ModelDevice {
       demand = need > available ? need - available : 0;
       ++counts.refused_not_now;
       result.status = KVC_NOT_NOW;
-      result.leaving_min = static_cast<uint32_t>(quarantine_.size() + free_ - available);
+      result.leaving_min = static_cast<uint32_t>(Staying() + free_ - available);
       result.leaving_max =
           static_cast<uint32_t>(result.leaving_min + cached() - Victims(demand, s.stream).size());
       return result;
@@ -432,7 +437,11 @@ class Model : public ModelDevice {
       result.victims.push_back(block);
       if (block->tail.empty()) scores.Left(block->key, block->score);
       Evict(block);
-      give(NewPage());
+      if (Doomed(*block->page)) {
+        GiveUp(block->page);
+      } else {
+        give(NewPage());
+      }
     }
     for (const ModelBlockRef& block : victims) {
       counts.evicted_ended_blocks += block->own < 0 ? 1 : 0;
@@ -441,7 +450,7 @@ class Model : public ModelDevice {
     for (const ModelBlockRef& block : victims) counts.evicted_blocks += block->tail.empty() ? 1 : 0;
     NotePeak();
     result.added = static_cast<uint32_t>(need);
-    result.evicted = static_cast<uint32_t>(demand);
+    result.evicted = static_cast<uint32_t>(victims.size());
     return result;
   }
 
@@ -821,13 +830,93 @@ class Model : public ModelDevice {
   }
   [[nodiscard]] uint64_t now() const { return now_; }
 
+  // ------------------------------------------------------------ elastic pools
+
+  struct Resized {
+    kvc_resize_result told{};
+    std::vector<kvc_page_move> moves;
+    std::vector<ModelBlockRef> victims;
+  };
+  // Moves are copied on the device's own stream, `copies`.
+  Resized Resize(uint32_t target, uint32_t max_pages, uint64_t copies) {
+    Resized result;
+    SettleMemory();
+    if (target != limit_) {
+      ++counts.resizes;
+      const std::set<uint32_t> used = InUse();
+      for (uint32_t id = target; id < std::min(limit_, total_); ++id) {
+        if (used.count(id) == 0 && out_.insert(id).second) --free_;
+      }
+      limit_ = target;
+      resizing_ = true;
+      if (target > asked_) {
+        Ask(target);
+      } else if (done_) {
+        SetTotal(total_);
+      }
+    }
+    if (resizing_) {
+      Poll();
+      if (limit_ < total_) ClearDoomed(max_pages, copies, &result);
+      SettleMemory();
+    }
+    kvc_resize_result& told = result.told;
+    told.target_pages = limit_;
+    told.total_pages = total_;
+    told.growing_pages = limit_ > total_ ? limit_ - total_ : 0;
+    told.doomed_pages = CountDoomed();
+    told.leaving_pages = static_cast<uint32_t>(out_.size());
+    told.moved_pages = static_cast<uint32_t>(result.moves.size());
+    told.evicted_blocks = static_cast<uint32_t>(result.victims.size());
+    told.done = resizing_ ? 0 : 1;
+    return result;
+  }
+  // What the library does about memory at the beginning of most calls.
+  void SettleMemory() {
+    if (!resizing_) return;
+    if (done_) SetTotal(asked_);
+    uint32_t end = limit_;
+    for (const uint32_t id : InUse()) {
+      if (id != UINT32_MAX) end = std::max(end, id + 1);
+    }
+    if (end < asked_) Ask(end);
+    if (done_ && total_ == limit_) resizing_ = false;
+  }
+  // All streams are advanced; the next call sees to the rest.
+  void MemoryComes() {
+    done_ = true;
+    SettleMemory();
+  }
+  [[nodiscard]] uint64_t leaving() const { return out_.size(); }
+  [[nodiscard]] uint32_t limit() const { return limit_; }
+  [[nodiscard]] uint32_t CountDoomed() const {
+    uint32_t count = 0;
+    for (const uint32_t id : InUse()) count += id >= limit_ && id != UINT32_MAX ? 1 : 0;
+    return count;
+  }
+  // The library has said which page it is. Of several that a stream could have it may have
+  // taken another one than the model did: which one is left is not known then.
+  [[nodiscard]] bool Learn(ModelPage* page, uint32_t id) {
+    page->id = id;
+    for (const ModelPageRef& other : quarantine_) {
+      if (other->id == id) other->id = UINT32_MAX;
+    }
+    return owner.emplace(id, page).second && id < limit_;
+  }
+  // Nor is a page that was taken and given up within one step.
+  [[nodiscard]] bool KnowsAllPages() const { return InUse().count(UINT32_MAX) == 0; }
+
   // ----------------------------------------------------------------- looking
 
   // Frees quarantined pages whose fences have been reached.
   void Poll() {
     for (auto page = quarantine_.begin(); page != quarantine_.end();) {
       if (UsableBy((*page)->used, 0)) {
-        ++free_;
+        if (Doomed(**page)) {
+          out_.insert((*page)->id);
+        } else {
+          ++free_;
+        }
         page = quarantine_.erase(page);
       } else {
         ++page;
@@ -838,10 +927,14 @@ class Model : public ModelDevice {
   [[nodiscard]] uint64_t Available(uint64_t stream) {
     Poll();
     uint64_t own = 0;
-    for (const ModelPageRef& page : quarantine_) own += UsableBy(page->used, stream) ? 1 : 0;
+    for (const ModelPageRef& page : quarantine_) {
+      own += !Doomed(*page) && UsableBy(page->used, stream) ? 1 : 0;
+    }
     return free_ + own;
   }
-  [[nodiscard]] uint64_t Live() const { return total_ - free_ - quarantine_.size() - cached(); }
+  [[nodiscard]] uint64_t Live() const {
+    return total_ - free_ - quarantine_.size() - cached() - out_.size();
+  }
   [[nodiscard]] uint64_t Roots() const { return RootKeys().size(); }
   [[nodiscard]] std::set<ModelKey> RootKeys() const {
     std::set<ModelKey> roots;
@@ -927,6 +1020,98 @@ class Model : public ModelDevice {
   std::map<uint32_t, ModelPage*> owner;  // pages in use, by id
 
  private:
+  [[nodiscard]] bool Doomed(const ModelPage& page) const {
+    return page.id != UINT32_MAX && page.id >= limit_;
+  }
+  // Quarantined pages that can be had later.
+  [[nodiscard]] uint64_t Staying() const {
+    uint64_t staying = 0;
+    for (const ModelPageRef& page : quarantine_) staying += Doomed(*page) ? 0 : 1;
+    return staying;
+  }
+  [[nodiscard]] uint64_t Gain(const std::vector<ModelBlockRef>& victims) const {
+    uint64_t gain = 0;
+    for (const ModelBlockRef& block : victims) gain += Doomed(*block->page) ? 0 : 1;
+    return gain;
+  }
+  // By id: live, cached and quarantined pages.
+  [[nodiscard]] std::set<uint32_t> InUse() const {
+    std::set<uint32_t> used;
+    for (const auto& [id, page] : owner) used.insert(id);
+    for (const ModelPageRef& page : quarantine_) used.insert(page->id);
+    for (const auto& [key, block] : resident_) used.insert(block->page->id);
+    for (const auto& s : sequences_) {
+      for (const ModelPageRef& page : s->pages) used.insert(page->id);
+    }
+    for (const auto& [id, hold] : holds) {
+      for (const ModelPageRef& page : hold.sequence->pages) used.insert(page->id);
+    }
+    for (const ModelPin& pin : pins) {
+      for (const ModelPageRef& page : pin.pages) used.insert(page->id);
+    }
+    return used;
+  }
+  void Ask(uint32_t pages) {
+    asked_ = pages;
+    done_ = false;
+  }
+  void SetTotal(uint32_t total) {
+    for (uint32_t id = total_; id < total; ++id) out_.insert(id);
+    out_.erase(out_.lower_bound(total), out_.end());
+    total_ = total;
+    while (!out_.empty() && *out_.begin() < std::min(limit_, total_)) {
+      out_.erase(out_.begin());
+      ++free_;
+    }
+  }
+  void ClearDoomed(uint32_t max_pages, uint64_t copies, Resized* result) {
+    // By page, the last one first.
+    std::map<uint32_t, ModelBlockRef, std::greater<>> cached;
+    for (const auto& [priority, list] : lists_) {
+      for (const ModelBlockRef& block : list) {
+        if (Doomed(*block->page)) cached.emplace(block->page->id, block);
+      }
+    }
+    uint32_t quarantined = 0;
+    for (const ModelPageRef& page : quarantine_) quarantined += Doomed(*page) ? 1 : 0;
+    result->told.held_pages = CountDoomed() - static_cast<uint32_t>(cached.size()) - quarantined;
+    const auto budget = [&] { return max_pages - result->moves.size() - result->victims.size(); };
+    while (cached.size() > free_ + Staying() && budget() != 0) {
+      const std::vector<ModelBlockRef> victims = Victims(1, 0, true);
+      if (victims.empty()) break;
+      const ModelBlockRef block = victims.front();
+      counts.evicted_ended_blocks += block->own < 0 ? 1 : 0;
+      counts.evicted_ttl_blocks += block->expired ? 1 : 0;
+      counts.evicted_blocks += block->tail.empty() ? 1 : 0;
+      result->victims.push_back(block);
+      cached.erase(block->page->id);
+      if (block->tail.empty()) scores.Left(block->key, block->score);
+      Evict(block);
+      GiveUp(block->page);
+    }
+    for (const auto& [id, block] : cached) {
+      if (budget() == 0 || free_ == 0) return;
+      OpenOwn(copies);
+      const ModelPageRef old = block->page;
+      Copy(copies, WaitsFor({old}, copies));
+      const ModelFence fence = Record(copies).front();
+      uint32_t to = 0;
+      for (const std::set<uint32_t> used = InUse(); used.count(to) + out_.count(to) != 0;) ++to;
+      auto page = std::make_shared<ModelPage>();
+      page->id = to;
+      page->block = block.get();
+      page->ready.push_back(fence);
+      owner[to] = page.get();
+      block->page = page;
+      old->used.push_back(fence);
+      GiveUp(old);
+      --free_;
+      ++counts.copied_pages;
+      ++counts.moved_pages;
+      result->moves.push_back(
+          {id, to, static_cast<uint32_t>(block->tail.empty() ? block_ : block->tail.size()), 0});
+    }
+  }
   static void AddDigests(const std::vector<uint32_t>& tokens, size_t from,
                          std::set<uint32_t>* all) {
     for (size_t i = from; i < tokens.size(); ++i) {
@@ -980,7 +1165,7 @@ class Model : public ModelDevice {
     auto oldest = quarantine_.end();
     uint64_t oldest_position = 0;
     for (auto page = quarantine_.begin(); page != quarantine_.end(); ++page) {
-      if (!UsableBy((*page)->used, stream)) continue;
+      if (Doomed(**page) || !UsableBy((*page)->used, stream)) continue;
       uint64_t last = 0;
       for (const ModelFence& fence : (*page)->used) {
         if (fence.stream == stream) last = std::max(last, fence.position);
@@ -1035,7 +1220,9 @@ class Model : public ModelDevice {
     if (hit.tokens == 0) return hit;
     Poll();
     const uint64_t stream = prompt.stream;
-    const auto usable = [&](const ModelPageRef& page) { return UsableBy(page->used, stream); };
+    const auto usable = [&](const ModelPageRef& page) {
+      return !Doomed(*page) && UsableBy(page->used, stream);
+    };
     // Without a copy there is still the tail itself, if that is all of it.
     PartialHit tail{hit.from, hit.tokens, true, {}};
     if (hit.from->tail.size() != hit.tokens) tail = {};
@@ -1141,7 +1328,9 @@ class Model : public ModelDevice {
 
   // One by one: the first that may go, in the order of the lists. A block whose
   // last child has been chosen and that was listed for its sake joins its own list.
-  [[nodiscard]] std::vector<ModelBlockRef> Victims(uint64_t demand, uint64_t stream) const {
+  // Those in doomed pages do not meet the demand, unless `any` do.
+  [[nodiscard]] std::vector<ModelBlockRef> Victims(uint64_t demand, uint64_t stream,
+                                                   bool any = false) const {
     Order order = lists_;
     std::map<const ModelBlock*, uint32_t> gone;
     std::vector<ModelBlockRef> victims;
@@ -1156,7 +1345,7 @@ class Model : public ModelDevice {
       }
       return nullptr;
     };
-    while (victims.size() < demand) {
+    while ((any ? victims.size() : Gain(victims)) < demand) {
       const ModelBlockRef block = next();
       if (!block) break;
       for (auto& [place, list] : order) {
@@ -1275,7 +1464,8 @@ class Model : public ModelDevice {
   void NotePeak() { counts.peak_live_pages = std::max(counts.peak_live_pages, Live()); }
 
   const uint32_t block_;
-  const uint32_t total_;
+  uint32_t total_;
+  uint32_t limit_;  // pages from here on are doomed
   const uint32_t max_sequences_;
   const uint32_t gate_;
   const uint32_t max_digests_;
@@ -1285,6 +1475,10 @@ class Model : public ModelDevice {
   std::vector<ModelBlockRef> tails_;
   uint64_t suspensions_ = 0;
   uint64_t free_;
+  std::set<uint32_t> out_;  // pages that were withdrawn, below total_
+  bool resizing_ = false;
+  uint32_t asked_;    // for how many pages the device is to have memory
+  bool done_ = true;  // and it has
   uint64_t epoch_ = 0;
   std::map<ModelKey, ModelBlockRef> resident_;
   Order lists_;

@@ -107,6 +107,7 @@ enum class Kind : uint32_t {
   kDrain,
   kQuiet,
   kSettle,
+  kResize,
 };
 const char* Name(Kind kind) {
   static const char* const kNames[] = {
@@ -137,7 +138,8 @@ struct RunSetup {
          << cache.run << ", gate " << cache.gate << ", seed " << cache.seed << ", streams "
          << streams << ", pending " << cache.pending << ", digests " << cache.digests
          << ", multimodal " << cache.multimodal << (images ? ", images" : "")
-         << (cache.partial ? ", partial" : "");
+         << (cache.partial ? ", partial" : "") << ", most " << cache.most << ", least "
+         << cache.least;
     if (works) text << ", device " << cache.device << ", copies " << cache.copies;
     if (cache.policy == KVC_POLICY_LRFU) {
       text << ", tau " << cache.tau << ", ghosts " << cache.ghosts;
@@ -169,6 +171,10 @@ RunSetup RandomRunSetup(Draw& draw) {
   if (!setup.images && !draw.OneIn(3)) setup.cache.policy = KVC_POLICY_LRFU;
   setup.cache.tau = draw.From<uint32_t>({1, 3, 20, 1000});
   setup.cache.ghosts = draw.From<uint32_t>({ModelScores::kOneSet, ModelScores::kAmple});
+  if (draw.OneIn(2)) {
+    setup.cache.most = setup.cache.pages * static_cast<uint32_t>(1 + draw.Below(2));
+    setup.cache.least = draw.From<uint32_t>({0, 1, std::max(1u, setup.cache.pages / 2)});
+  }
   return setup;
 }
 
@@ -191,7 +197,9 @@ Operation RandomOperation(Draw& draw) {
       Kind::kQuiet,    Kind::kSettle,   Kind::kFork,     Kind::kFork,        Kind::kFork,
       Kind::kFork,     Kind::kGrow,     Kind::kTwins,    Kind::kTwins,       Kind::kAge,
       Kind::kAge,      Kind::kGoOn,     Kind::kGoOn,     Kind::kReturn,      Kind::kReturn,
-      Kind::kReturn,   Kind::kReturn,   Kind::kPass,     Kind::kEnd,         Kind::kEnd};
+      Kind::kReturn,   Kind::kReturn,   Kind::kPass,     Kind::kEnd,         Kind::kEnd,
+      Kind::kResize,   Kind::kResize,   Kind::kResize,   Kind::kResize,      Kind::kResize,
+      Kind::kResize,   Kind::kResize,   Kind::kResize};
   const Kind kind = draw.From(kKinds);
   return {kind, draw.Next()};
 }
@@ -380,6 +388,9 @@ class Lockstep {
         // Seldom, so that fences stay outstanding for long.
         if (draw.OneIn(4)) Settle();
         break;
+      case Kind::kResize:
+        Resize(draw);
+        break;
     }
     CheckAll();
   }
@@ -447,6 +458,7 @@ class Lockstep {
            KVC_OK);
       Equal("executed", executed,
             stream == 0 ? model_.AdvanceAll() : model_.Advance(stream, limit));
+      if (stream == 0) model_.MemoryComes();
       return;
     }
     std::vector<uint64_t> of;
@@ -607,8 +619,7 @@ class Lockstep {
       ModelPage* page = s.pages[i].get();
       const auto owner = model_.owner.find(pages[i]);
       if (owner == model_.owner.end() && page->id == UINT32_MAX) {
-        page->id = pages[i];
-        model_.owner[page->id] = page;
+        if (!model_.Learn(page, pages[i])) Fail("a doomed page was handed out");
       } else if (owner == model_.owner.end() || owner->second != page) {
         Fail("block " + std::to_string(i) + " of a sequence is in a page of another");
       }
@@ -717,8 +728,7 @@ class Lockstep {
     if (hit.tokens == 0 || hit.takes) return;
     Equal("copied page of a create", r.copied_from, hit.from->page->id);
     ModelPage* copy = s.pages.back().get();
-    copy->id = r.copied_to;
-    if (!model_.owner.emplace(copy->id, copy).second) Fail("a copy is in a page of another");
+    if (!model_.Learn(copy, r.copied_to)) Fail("a copy is in a page of another");
   }
   void CheckComputed(const std::string& what, uint64_t tokens, uint64_t sequence,
                      const ModelPending::Found& want) {
@@ -809,6 +819,10 @@ class Lockstep {
     const bool all = !victims.empty() && victims.size() <= room;
     Equal("first evicted", r.first_evicted, all ? 0 : KVC_NOT_TOLD);
     Equal("evicted blocks told", told.size(), all ? victims.size() : 0);
+    CheckEvicted(told, victims);
+  }
+  void CheckEvicted(const std::vector<kvc_evicted_block>& told,
+                    const std::vector<ModelBlockRef>& victims) {
     for (size_t i = 0; i < told.size(); ++i) {
       ModelBlock& block = *victims[i];
       Equal("page of an evicted block", told[i].page, block.page->id);
@@ -823,6 +837,43 @@ class Lockstep {
         Meet(*block.parent, told[i].parent);
       }
     }
+  }
+  // A shrink goes on for as long as it takes, with everything else between.
+  void Resize(Draw& draw) {
+    const uint32_t most = setup_.cache.most;
+    if (most == 0) {
+      Same("resize of a fixed pool", cache_.Resize(model_.total()).status, KVC_INVALID_ARGUMENT);
+      return;
+    }
+    if (!model_.KnowsAllPages()) return;
+    const uint32_t least = setup_.cache.least != 0 ? setup_.cache.least : setup_.cache.pages;
+    uint32_t target = model_.limit();
+    // Now and then to anywhere, or a little down, so that there is room to move to.
+    if (draw.OneIn(3)) target = least + static_cast<uint32_t>(draw.Below(most - least + 1));
+    if (draw.OneIn(3))
+      target = std::max(least, target - std::min(target, 1 + static_cast<uint32_t>(draw.Below(4))));
+    const auto max_pages = draw.From<uint32_t>({0, 1, 2, 5, 100, 100});
+    const Resized got = cache_.Resize(target, max_pages);
+    Same("resize", got.status, KVC_OK);
+    const uint64_t copies = got.result.copied.device_stream;
+    const Model::Resized want = model_.Resize(target, max_pages, copies);
+    Equal("target", got.result.target_pages, want.told.target_pages);
+    Equal("evicted by a resize", got.result.evicted_blocks, want.told.evicted_blocks);
+    Equal("moved", got.result.moved_pages, want.told.moved_pages);
+    Equal("total", got.result.total_pages, want.told.total_pages);
+    Equal("growing", got.result.growing_pages, want.told.growing_pages);
+    Equal("doomed", got.result.doomed_pages, want.told.doomed_pages);
+    Equal("held of these", got.result.held_pages, want.told.held_pages);
+    Equal("leaving", got.result.leaving_pages, want.told.leaving_pages);
+    Equal("done", got.result.done, want.told.done);
+    if (copies != 0 && copies != model_.own()) Fail("moves are not on the device's own stream");
+    for (size_t i = 0; i < got.moves.size(); ++i) {
+      Equal("moved from", got.moves[i].from, want.moves[i].from);
+      Equal("moved to", got.moves[i].to, want.moves[i].to);
+      Equal("moved tokens", got.moves[i].tokens, want.moves[i].tokens);
+    }
+    CheckEvicted(got.evicted, want.victims);
+    for (const ModelBlockRef& block : want.victims) Went(*block, ReasonOf(*block));
   }
   void Grow(Draw& draw) {
     ModelSequence* s = Pick(draw);
@@ -855,7 +906,7 @@ class Lockstep {
   bool GrowTo(ModelSequence& s, uint64_t capacity) {
     HandOver();
     // Room for all or not quite, now and then none.
-    const size_t room = capacity % 3 == 0 ? model_.total() : capacity % 5;
+    const size_t room = capacity % 3 == 0 ? setup_.cache.MostPages() : capacity % 5;
     std::vector<kvc_evicted_block> told(room);
     const kvc_grow_result r = cache_.Grow(s.id, capacity, &told);
     JudgeGrown(s, capacity, r, told, room);
@@ -874,8 +925,7 @@ class Lockstep {
     if (want.copied_block != KVC_NO_COPY) {
       Equal("copied page", r.copied_from, want.copied_from);
       ModelPage* copy = s.pages[want.copied_block].get();
-      copy->id = r.copied_to;
-      if (!model_.owner.emplace(copy->id, copy).second) Fail("a copy is in a page of another");
+      if (!model_.Learn(copy, r.copied_to)) Fail("a copy is in a page of another");
     }
     Equal("added pages", r.added_pages, want.added);
     Equal("evicted blocks", r.evicted_blocks, want.evicted);
@@ -1137,7 +1187,7 @@ class Lockstep {
       for (const Drawn& d : drawn) {
         const uint64_t id = d.s == nullptr ? opened.sequence : d.id;
         Results r{};
-        r.told.resize(model_.total());
+        r.told.resize(setup_.cache.MostPages());
         switch (d.what) {
           case kGrow:
             r.grown = cache_.Grow(id, d.number, &r.told);
@@ -1219,7 +1269,7 @@ class Lockstep {
       }
       switch (d.what) {
         case kGrow:
-          JudgeGrown(*s, d.number, r.grown, r.told, model_.total());
+          JudgeGrown(*s, d.number, r.grown, r.told, setup_.cache.MostPages());
           if (r.grown.wait_count != 0) itself.insert(s->stream);
           break;
         case kFork: {
@@ -1332,7 +1382,7 @@ class Lockstep {
     Same("retain", cache_.Retain(s->id, first, end, priority, at_ns), want);
   }
   [[nodiscard]] uint32_t PinLimit() const {
-    return setup_.cache.pins != 0 ? setup_.cache.pins : std::max(1u, model_.total() / 4);
+    return setup_.cache.pins != 0 ? setup_.cache.pins : std::max(1u, setup_.cache.pages / 4);
   }
   void Pin(Draw& draw) {
     std::vector<ModelBlockRef> path;
@@ -1657,12 +1707,19 @@ class Lockstep {
     if (!broken.empty()) Fail("check: " + broken);
     const kvc_stats got = cache_.Stats();
     model_.Poll();
+    model_.SettleMemory();
     const kvc_stats& want = model_.counts;
     Equal("live pages", got.live_pages, model_.Live());
     Equal("cached pages", got.cached_pages, model_.cached());
     Equal("free pages", got.free_pages, model_.free());
     Equal("quarantined pages", got.quarantined_pages, model_.quarantined());
-    Equal("leaving pages", got.leaving_pages, 0);
+    Equal("total pages", got.total_pages, model_.total());
+    Equal("target pages", got.target_pages, model_.limit());
+    Equal("doomed pages", got.doomed_pages, model_.CountDoomed());
+    Equal("leaving pages", got.leaving_pages, model_.leaving());
+    Equal("moved pages", got.moved_pages, want.moved_pages);
+    Equal("resizes", got.resizes, want.resizes);
+    Equal("failed resizes", got.failed_resizes, 0);
     Equal("peak live pages", got.peak_live_pages, want.peak_live_pages);
     Equal("blocks", got.blocks, model_.resident().size());
     Equal("roots", got.roots, model_.Roots());
@@ -1766,7 +1823,7 @@ class Lockstep {
   std::set<uint64_t> ids_;  // of blocks
   bool take_ = false;       // the waiters, after this operation
   uint64_t taken_ = 0;      // tails, with their pages
-  TableCopies tables_{setup_.cache.sequences, setup_.cache.pages};
+  TableCopies tables_{setup_.cache.sequences, setup_.cache.MostPages()};
   std::unique_ptr<ModelWorks> works_;  // null: the host's device
 };
 
@@ -1779,6 +1836,7 @@ struct Met {
   uint64_t gate = 0, reclaimed = 0, cancelled = 0, suppressed = 0;
   uint64_t committed_marks = 0, given_up_marks = 0, unmarked = 0, waits = 0;
   uint64_t kept_tails = 0, partial_hits = 0, taken_tails = 0, remembered = 0;
+  uint64_t resizes = 0, moved = 0;
 
   void Add(const kvc_stats& m, const kvc_stream_stats& s) {
     stored += m.stored_blocks;
@@ -1799,6 +1857,8 @@ struct Met {
     waits += m.waits;
     kept_tails += m.kept_partial_blocks;
     partial_hits += m.partial_hits;
+    resizes += m.resizes;
+    moved += m.moved_pages;
     suppressed += s.multimodal_blocks_suppressed;
     healed += s.healed_blocks;
     deferred_evicted += s.deferred_evicted_blocks;
@@ -1880,6 +1940,8 @@ std::vector<Operation> FindFailure(uint64_t seed, uint64_t operations, bool faul
       setup->cache.poison = false;
       setup->cache.copies = done / kRun % 2 == 0 ? KVC_COPY_KERNEL : KVC_COPY_ENGINE;
       setup->works = works;
+      // When memory comes is the device's own business; its elastic pools have other tests.
+      setup->cache.most = setup->cache.least = 0;
     }
     std::vector<Operation> run;
     for (uint64_t i = 0; i < kRun; ++i) run.push_back(RandomOperation(draw));
@@ -1936,6 +1998,8 @@ TEST(Model, RandomOperations) {
                                          {"waits", met.waits, kOften},
                                          {"kept tails", met.kept_tails, kOften},
                                          {"partial hits", met.partial_hits, kOften},
+                                         {"resizes", met.resizes, kOften},
+                                         {"moved", met.moved, kSeldom},
                                          {"told as removed", met.told_removed, kOften},
                                          {"removed with a conversation", met.removed_ended, kOften},
                                          {"removed with a scope", met.removed_scope, kOften},

@@ -222,6 +222,7 @@ class Script {
     if (op.name == "pin") return Pin(op);
     if (op.name == "unpin") return Unpin(op);
     if (op.name == "drop") return Drop(op);
+    if (op.name == "resize") return Resize(op);
     if (op.name == "ages") return Ages();
     if (op.name == "info") return Info(op);
     if (op.name == "shared") return Shared(op);
@@ -271,6 +272,10 @@ class Script {
     options.digests = static_cast<uint32_t>(op.Count("digests", 0));
     options.pending = static_cast<uint32_t>(op.Count("pending", 0));
     options.partial = op.Count("partial", 0) != 0;
+    options.most = static_cast<uint32_t>(op.Count("most", 0));
+    options.least = static_cast<uint32_t>(op.Count("least", 0));
+    options.page_bytes = op.Count("bytes", 16);
+    options.poison = options.page_bytes != 0;
     const std::string multimodal = op.Named("multimodal", "suppress");
     if (multimodal != "suppress" && multimodal != "announce") Bad("multimodal=" + multimodal);
     options.multimodal =
@@ -324,6 +329,8 @@ class Script {
   }
 
   std::string Waits(const kvc_fence* fences, uint32_t count) {
+    // The device's own stream, on which a shrink makes its copies, has no name until it is met.
+    for (uint32_t i = 0; cache_->options().most != 0 && i < count; ++i) Meet(fences[i]);
     std::string text;
     // In the order of the streams' creation.
     for (const auto& [name, id] : streams_) {
@@ -335,6 +342,13 @@ class Script {
       (void)StreamName(fences[i].device_stream);  // each must be the script's own
     }
     return text.empty() ? "" : ", waits for" + text;
+  }
+
+  void Meet(const kvc_fence& fence) {
+    for (const auto& [name, id] : streams_) {
+      if (id == fence.device_stream) return;
+    }
+    streams_.emplace_back("copies", fence.device_stream);
   }
 
   std::string Create(Operation& op) {
@@ -368,12 +382,7 @@ class Script {
   std::string CopiedTail(const kvc_create_result& r) {
     if (r.copied_tokens == 0) return "";
     // The device's own stream has no name until it is met.
-    for (uint32_t i = 0; i < r.wait_count; ++i) {
-      const auto known = std::find_if(streams_.begin(), streams_.end(), [&](const auto& stream) {
-        return stream.second == r.waits[i].device_stream;
-      });
-      if (known == streams_.end()) streams_.emplace_back("copies", r.waits[i].device_stream);
-    }
+    for (uint32_t i = 0; i < r.wait_count; ++i) Meet(r.waits[i]);
     return ", copied " + std::to_string(r.copied_tokens);
   }
   std::string NameOf(uint64_t id) {
@@ -561,6 +570,27 @@ class Script {
     return Line("dropped " + std::to_string(r.dropped_scopes) + " scopes, " +
                 std::to_string(r.dropped_blocks) + " blocks, detached " +
                 std::to_string(r.detached_sequences) + Told(told));
+  }
+  std::string Resize(Operation& op) {
+    const auto target = static_cast<uint32_t>(Number(op.Next()));
+    const auto r = cache_->Resize(target, static_cast<uint32_t>(op.Count("max", 64)));
+    if (r.status != KVC_OK && r.status != KVC_OUT_OF_MEMORY) return Line(Status(r.status));
+    std::string text = r.status == KVC_OK ? "" : Status(r.status) + "; ";
+    text += "target " + std::to_string(r.result.target_pages) + " of " +
+            std::to_string(r.result.total_pages);
+    for (const auto& [name, count] :
+         std::vector<std::pair<const char*, uint32_t>>{{"growing", r.result.growing_pages},
+                                                       {"doomed", r.result.doomed_pages},
+                                                       {"held", r.result.held_pages},
+                                                       {"leaving", r.result.leaving_pages}}) {
+      if (count != 0) text += std::string(", ") + name + " " + std::to_string(count);
+    }
+    if (r.result.done != 0) text += ", done";
+    for (const kvc_page_move& move : r.moves) {
+      text += "; " + std::to_string(move.from) + " to " + std::to_string(move.to) + " with " +
+              std::to_string(move.tokens);
+    }
+    return Line(text + Told(r.evicted));
   }
   static std::string Histogram(const char* name, const uint64_t* slots) {
     std::string text = name;
@@ -833,7 +863,9 @@ class Script {
         (s.holds == 0
              ? ""
              : ", holds " + std::to_string(s.holds) + ", held " + std::to_string(s.held_pages)) +
-        (s.digests == 0 ? "" : ", digests " + std::to_string(s.digests)));
+        (s.digests == 0 ? "" : ", digests " + std::to_string(s.digests)) +
+        (s.leaving_pages == 0 ? "" : ", leaving " + std::to_string(s.leaving_pages)) +
+        (s.doomed_pages == 0 ? "" : ", doomed " + std::to_string(s.doomed_pages)));
   }
   using Counts = std::vector<std::pair<const char*, uint64_t>>;
   static std::string Nonzero(const Counts& counts) {
@@ -880,6 +912,9 @@ class Script {
                     {"partial hits", s.partial_hits},
                     {"partial hit tokens", s.partial_hit_tokens},
                     {"waiting", s.waiting_sequences},
+                    {"moved", s.moved_pages},
+                    {"resizes", s.resizes},
+                    {"failed resizes", s.failed_resizes},
                     {"peak live", s.peak_live_pages}});
   }
   std::string StreamStats() {

@@ -398,6 +398,11 @@ typedef struct kvc_config {
                                     they come */
   uint32_t partial_reuse;        /* 1: partly filled blocks are reused too, see
                                     kvc_sequences_create; 0 = whole blocks only (default) */
+  uint32_t max_blocks;           /* pages that kvc_pool_resize can grow the pool to, up to 2^27:
+                                    arenas and addresses are for so many from the start;
+                                    0 = capacity_blocks for ever (default) */
+  uint32_t min_blocks;           /* with max_blocks: what it can shrink to; the memory of so many
+                                    pages is never given back; 0 = capacity_blocks (default) */
 } kvc_config;
 
 typedef struct kvc_manager kvc_manager;
@@ -653,7 +658,8 @@ typedef struct kvc_evicted_block {
  * before parents; *evicted_count is the number of entries written. The blocks of an
  * item are told whole or not at all: the item's evicted_blocks with first_evicted
  * KVC_NOT_TOLD says that they did not fit. As many entries as the items ask for
- * pages always suffice. NULL, 0, NULL: not wanted. */
+ * pages always suffice, but while the pool shrinks: blocks in doomed pages may have
+ * to go first. NULL, 0, NULL: not wanted. */
 KVC_API kvc_status kvc_sequences_grow(kvc_manager* manager, uint32_t count,
                                       const kvc_grow_item* items, kvc_grow_result* results,
                                       kvc_evicted_block* evicted, uint32_t evicted_capacity,
@@ -1036,7 +1042,8 @@ KVC_API kvc_status kvc_sequence_get(kvc_manager* manager, uint64_t sequence, uin
  * resumed. */
 KVC_API kvc_status kvc_manager_reset(kvc_manager* manager, kvc_error* error) KVC_NOEXCEPT;
 
-/* live + cached + free + quarantined + leaving == total at each instant. */
+/* live + cached + free + quarantined + leaving == total at each instant, also while
+ * the pool is resized: kvc_pool_resize says what is in total then. */
 typedef struct kvc_stats {
   uint32_t struct_size;
   uint32_t reserved;
@@ -1045,7 +1052,7 @@ typedef struct kvc_stats {
   uint64_t cached_pages; /* reusable, held by nobody: what can be evicted */
   uint64_t free_pages;
   uint64_t quarantined_pages; /* given up, fence not reached yet */
-  uint64_t leaving_pages;     /* on their way to another tier (always 0 with one tier) */
+  uint64_t leaving_pages;     /* withdrawn by a shrink, their memory not given back yet */
   uint64_t peak_live_pages;
   uint64_t blocks;    /* in the tree */
   uint64_t roots;     /* scopes in the tree */
@@ -1079,7 +1086,7 @@ typedef struct kvc_stats {
   uint64_t peak_quarantined_pages;
   uint64_t forked_sequences;
   uint64_t digests;           /* different multimodal digests in use */
-  uint64_t copied_pages;      /* inside the pool: of forks and partial_hits */
+  uint64_t copied_pages;      /* inside the pool: of forks, partial_hits and moved_pages */
   uint64_t copied_bytes;      /* of these, by the device; 0 where the engine has the memory */
   uint64_t pending_blocks;    /* marked at this instant */
   uint64_t waiting_sequences; /* whose wait is not over */
@@ -1092,6 +1099,12 @@ typedef struct kvc_stats {
   uint64_t kept_partial_blocks; /* tails that entered it */
   uint64_t partial_hits;        /* sequences that matched tokens behind the last whole block */
   uint64_t partial_hit_tokens;
+  uint64_t target_pages;   /* what kvc_pool_resize was told last; total_pages of a fixed pool */
+  uint64_t doomed_pages;   /* live, cached or quarantined at or above it */
+  uint64_t moved_pages;    /* blocks that a shrink gave another page */
+  uint64_t resizes;        /* changes of target_pages */
+  uint64_t failed_resizes; /* growths that did not come to their end */
+  uint64_t mapped_bytes;   /* of memory behind pages, whole chunks; 0 with page_bytes 0 */
 } kvc_stats;
 
 KVC_API void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT;
@@ -1099,6 +1112,75 @@ KVC_API void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT;
  * the caller's struct_size are not written. */
 KVC_API kvc_status kvc_manager_stats_get(kvc_manager* manager, kvc_stats* out,
                                          kvc_error* error) KVC_NOEXCEPT;
+
+/* A block that a shrink gave another page. */
+typedef struct kvc_page_move {
+  uint32_t from;
+  uint32_t to;
+  uint32_t tokens; /* that it has: tokens_per_block, or fewer (kvc_config.partial_reuse) */
+  uint32_t reserved;
+} kvc_page_move;
+
+/* How far a pool is on its way to its target. */
+typedef struct kvc_resize_result {
+  uint32_t target_pages;
+  uint32_t total_pages;   /* as in kvc_stats: with memory that may be used or is being given back */
+  uint32_t growing_pages; /* asked of the device and not there yet: target - total */
+  uint32_t doomed_pages;  /* at or above the target and not withdrawn yet */
+  uint32_t held_pages;    /* of these, held by sequences or pins: they stay until released; exact
+                             if there are no more than 65,536 */
+  uint32_t leaving_pages; /* withdrawn; the device has not taken their memory back yet */
+  uint32_t moved_pages;   /* by this call, each told in moves[] if that was given */
+  uint32_t evicted_blocks; /* by this call, each told in evicted[] if that was given */
+  uint32_t done;           /* 1: total is the target, and nothing is on its way */
+  uint32_t reserved;
+  kvc_fence copied; /* all that moved by this call has been copied when it is reached; stream 0 if
+                       the device copies nothing */
+} kvc_resize_result;
+
+/*
+ * Grows or shrinks the pool to `target_pages`, min_blocks to max_blocks of the config
+ * (else KVC_INVALID_ARGUMENT, as on a fixed pool). Returns at once with what is so far;
+ * never waits, and neither maps nor unmaps memory on the caller's thread: the device
+ * does, the host device when kvc_host_advance is called for all streams. The pages keep their
+ * ids and addresses, whatever comes and goes behind them.
+ *
+ * *Growing*: pages whose memory has come join the free ones in a later call that
+ * creates, grows, commits, ..., or in this one called again. If there is not memory
+ * enough, those stay that could be had, the target goes back to that, and
+ * the next call that asks for more pages than there are says so, once:
+ * KVC_OUT_OF_MEMORY, with result, and nothing else done.
+ *
+ * *Shrinking*: pages at or above the target are *doomed*. No new allocation takes one
+ * from now on, free ones are withdrawn at once, others when they are given up and
+ * their fences have been reached. Of cached blocks in doomed pages those that are worth
+ * keeping move: to free pages below the target, by a copy on a stream of the device's own
+ * whose fence goes with the page as always; streams are not told, a block keeps its id. For
+ * what finds no room, blocks are evicted as for a grow, wherever they are, and told as usual.
+ * One call moves and evicts at most `max_pages` pages together (0: none) and looks at
+ * 65,536 doomed pages, the last ones first; so whoever shrinks calls again, say once a step,
+ * until `done`. Live pages stay until they are released: a table never changes by it.
+ * The memory of the last pages goes back when all of them, and all of a chunk of the
+ * device's (2 MiB), have been withdrawn.
+ *
+ * total_pages, in transition: the pages up to the last one whose memory the pool answers
+ * for. A new page counts from when it is free, a withdrawn one (leaving) until its memory
+ * has gone. A grow that needs more pages than the target and than those of the pool which have
+ * not been withdrawn is NEVER_FITS; the resume gate looks at the lesser of target and total.
+ *
+ * moves[0..move_capacity) and evicted[0..evicted_capacity) are told what moved and what was
+ * evicted, and no more is than they have room for; NULL, 0: not wanted, no bound. With
+ * page_bytes 0 moves[] is needed: the engine makes the copies before anything that it does
+ * with pages of later calls; without room nothing moves, and nothing is evicted either.
+ * result says how many there are, also when the call fails half way: what has moved by
+ * then has moved whole. KVC_DEVICE_ERROR: no copy could be queued, or (KVC_CONFIG_POISON) a
+ * page was written after it had been given up. KVC_OUT_OF_MEMORY as above, or for want of
+ * host memory.
+ */
+KVC_API kvc_status kvc_pool_resize(kvc_manager* manager, uint32_t target_pages, uint32_t max_pages,
+                                   kvc_page_move* moves, uint32_t move_capacity,
+                                   kvc_evicted_block* evicted, uint32_t evicted_capacity,
+                                   kvc_resize_result* result, kvc_error* error) KVC_NOEXCEPT;
 
 /* Counts by powers of two: [0] of value 0, [k] of 2^(k-1) to 2^k - 1, the last one
  * of all above. Time is counted in requests (sequences created). */
@@ -1192,7 +1274,8 @@ KVC_API kvc_status kvc_host_enqueue_fill(kvc_manager* manager, uint64_t device_s
                                          uint32_t count, const kvc_host_fill* fills,
                                          kvc_error* error) KVC_NOEXCEPT;
 /* Executes up to max_ops queued operations of one stream (and what they wait
- * for), or of all streams in random legal order when device_stream is 0. */
+ * for), or of all streams in random legal order when device_stream is 0; then memory
+ * that a kvc_pool_resize has asked for, or given back, comes and goes first. */
 KVC_API kvc_status kvc_host_advance(kvc_manager* manager, uint64_t device_stream, uint64_t max_ops,
                                     uint64_t* executed, kvc_error* error) KVC_NOEXCEPT;
 /* Reads `size` bytes of a page at `offset`, without ordering against queued work. */
@@ -1200,7 +1283,8 @@ KVC_API kvc_status kvc_host_read(kvc_manager* manager, uint32_t page, uint64_t o
                                  uint64_t size, uint8_t* out, kvc_error* error) KVC_NOEXCEPT;
 
 /* The pool's memory as kernels address it: page p is at base + p * page_bytes.
- * base is 0 when the manager keeps the books only (kvc_config.page_bytes 0). */
+ * `bytes` are the addresses: those of max_blocks pages, if the pool is elastic. base is 0 when the
+ * manager keeps the books only (kvc_config.page_bytes 0). */
 typedef struct kvc_device_memory {
   uint64_t base;
   uint64_t bytes;

@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cuda/src/pool_worker.h"
+
+#include <algorithm>
+
+namespace kvcast::cuda {
+
+PoolWorker::PoolWorker(PoolMemory& memory, uint64_t page_bytes, uint32_t pages)
+    : memory_(memory),
+      page_bytes_(page_bytes),
+      shared_(std::make_unique<Shared>()),
+      backing_{0, pages, true, false},
+      mapped_bytes_(memory.bytes()) {
+  shared_->thread = std::thread([this] { Run(); });
+}
+
+PoolWorker::~PoolWorker() {
+  if (ForkedSinceOpen()) {
+    (void)shared_.release();
+    return;
+  }
+  {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    ends_ = true;
+    ++newest_;  // so that it stops at the next chunk
+  }
+  shared_->changed.notify_one();
+  shared_->thread.join();
+}
+
+void PoolWorker::Ask(uint64_t request, uint32_t pages) {
+  if (ForkedSinceOpen()) return;
+  {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    newest_ = request;
+    wanted_ = pages;
+  }
+  shared_->changed.notify_one();
+}
+
+Backing PoolWorker::backing() const {
+  if (ForkedSinceOpen()) return {};
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  return backing_;
+}
+
+void PoolWorker::Tell(uint64_t request, uint32_t pages, bool done, bool failed) {
+  mapped_bytes_ = memory_.bytes();
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  backing_ = {request, pages, done, failed};
+}
+
+void PoolWorker::Run() {
+  uint64_t served = 0;
+  for (;;) {
+    uint32_t pages = 0;
+    {
+      std::unique_lock<std::mutex> lock(shared_->mutex);
+      shared_->changed.wait(lock, [&] { return ends_ || newest_ != served; });
+      if (ends_) return;
+      served = newest_;
+      pages = wanted_;
+    }
+    Serve(served, pages);
+  }
+}
+
+void PoolWorker::Serve(uint64_t request, uint32_t pages) {
+  const uint64_t bytes = pages * page_bytes_;
+  // No more than was asked for, as the rest of a chunk is nobody's.
+  const auto there = [&] {
+    return static_cast<uint32_t>(std::min<uint64_t>(memory_.bytes() / page_bytes_, pages));
+  };
+  const auto stop = [&] {
+    if (newest_ != request) return true;
+    if (memory_.bytes() < bytes) Tell(request, there(), false, false);
+    return false;
+  };
+  bool good = true;
+  try {
+    // The fences of all that is beyond have been reached.
+    (void)memory_.Shrink(bytes, [] { return true; });
+    (void)memory_.Collect();
+    good = GrowTo(memory_, bytes, stop);
+  } catch (const Error&) {
+    good = false;
+  }
+  if (newest_ != request) return;
+  Tell(request, there(), true, !good && there() < pages);
+  if (!good) return;
+  try {
+    memory_.FillReserve();
+  } catch (const Error&) {
+    // The next growth tries again.
+  }
+}
+
+}  // namespace kvcast::cuda

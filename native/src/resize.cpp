@@ -1,0 +1,232 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Growing and shrinking the pool: what is doomed leaves its pages, and memory follows.
+#include <algorithm>
+#include <string>
+
+#include "native/src/manager.h"
+#include "native/src/sequence_calls.h"
+#include "native/src/status.h"
+
+namespace kvcast {
+
+namespace resize {
+
+// Doomed pages that one call looks at: some 100 us.
+constexpr uint32_t kLook = 65536;
+// A move needs sets of fences for the copy, its two pages, and the page that is given up.
+constexpr size_t kSets = 6;
+
+}  // namespace resize
+
+// `out` and what follows are of one call.
+struct Manager::ResizeCall {
+  uint32_t max_pages;
+  kvc_page_move* moves;
+  uint32_t move_capacity;
+  kvc_evicted_block* evicted;
+  uint32_t evicted_capacity;
+  kvc_resize_result* out;
+
+  [[nodiscard]] uint32_t Budget() const {
+    return max_pages - out->moved_pages - out->evicted_blocks;
+  }
+};
+
+void Manager::AskForPages(uint32_t pages) {
+  asked_pages_ = pages;
+  settled_ = false;
+  device_.AskForPages(++asked_, pages);
+}
+
+// What the device has done of what it was asked last.
+void Manager::TakeIn() {
+  const Backing now = device_.backing();
+  if (settled_ || now.request != asked_) return;
+  settled_ = now.done;
+  const uint32_t free = pages_.free();
+  pages_.SetTotal(now.pages);
+  if (pages_.free() != free) ++changes_;
+  if (!now.failed) return;
+  asked_pages_ = now.pages;
+  pages_.LimitToTotal();
+  growth_failed_ = true;
+  ++counters_.failed_resizes;
+}
+
+// Whatever can go on without anybody's asking.
+void Manager::Settle() {
+  if (!resizing_) return;
+  TakeIn();
+  const uint32_t last = pages_.LastDoomed(pages_.total());
+  const uint32_t end = last != kNil ? last + 1 : pages_.limit();
+  if (end < asked_pages_) {
+    AskForPages(end);
+    TakeIn();
+  }
+  if (settled_ && pages_.total() == pages_.limit()) resizing_ = false;
+}
+
+void Manager::Retarget(uint32_t target) {
+  pages_.Retarget(target);
+  // From here on nothing throws.
+  ++counters_.resizes;
+  ++changes_;
+  resizing_ = true;
+  resize_scan_ = kNil;
+  if (target > asked_pages_) {
+    AskForPages(target);
+  } else if (settled_) {
+    pages_.SetTotal(pages_.total());  // nothing has been taken from behind these
+  }
+}
+
+// One block of a doomed page to a free one. False if that cannot be now.
+bool Manager::MoveOne(PageId from, ResizeCall* call) {
+  // The engine copies what is there.
+  if (page_bytes_ == 0 && !fences_.Reached(pages_[from].ready)) return false;
+  fences_.Reserve(resize::kSets);
+  CopyPlan plan;
+  if (PlanCopy(0, from, &plan, nullptr) != KVC_OK) return false;
+  plan.move = true;
+  if (hooks_.without == FenceSite::kMoveAfter) plan.after = {};
+  if (!pages_.NextAreIntact(0, 1)) {
+    throw Error(KVC_DEVICE_ERROR,
+                "a page was written after it had been given up: a fence is missing in the host");
+  }
+  // From here on nothing throws.
+  const NodeId node = pages_[from].node;
+  const bool partial = tree_.node(node).partial();
+  const PageCopy copy{from, pages_.MoveCached(from), partial ? tree_.count(node) : 0};
+  tree_.node(node).page = copy.to;
+  FenceList copied;
+  MakeCopy(plan, 0, copy, &copied);
+  copied.ForEach([&](const Fence& fence) { call->out->copied = FromFence(fence); });
+  pages_.GiveUpMoved(from);
+  if (call->moves != nullptr) {
+    call->moves[call->out->moved_pages] = {copy.from, copy.to, partial ? copy.tokens : block_size_,
+                                           0};
+  }
+  ++call->out->moved_pages;
+  ++counters_.moved_pages;
+  return true;
+}
+
+// The least valuable block of all goes. Returns the page that it leaves, or kNil.
+PageId Manager::EvictOne(ResizeCall* call) {
+  fences_.Reserve(2);
+  if (PlanVictims(1, 0, /*any=*/true) != 1) return kNil;
+  // From here on nothing throws.
+  const NodeId id = victims_.front();
+  const PageId page = tree_.node(id).page;
+  const kvc_evicted_reason reason = ReasonOf(page);
+  if (call->evicted != nullptr) Describe(id, reason, call->evicted + call->out->evicted_blocks);
+  ++call->out->evicted_blocks;
+  if (reason == KVC_EVICTED_TTL) ++counters_.evicted_ttl_blocks;
+  if (reason == KVC_EVICTED_ENDED) ++counters_.evicted_ended_blocks;
+  if (!tree_.node(id).partial()) {
+    ++counters_.evicted_blocks;
+    if (scores_ != nullptr) scores_->Left(tree_.node(id).hash, pages_[page].score);
+  }
+  ForgetNode(id, reason);
+  pages_.Evict(page);
+  victims_.clear();
+  FlushRemovals();
+  return page;
+}
+
+// Cached blocks leave doomed pages, the last ones first.
+void Manager::ClearDoomed(ResizeCall* call) {
+  const uint32_t total = pages_.total();
+  if (resize_scan_ == kNil || resize_scan_ > total) resize_scan_ = total;
+  uint32_t looks = resize::kLook;
+  uint32_t cached = 0;
+  PageId end = resize_scan_;
+  PageId at = end;
+  for (; looks != 0; --looks) {
+    const PageId id = pages_.LastDoomed(at);
+    if (id == kNil) {
+      at = kNil;
+      break;
+    }
+    at = id;
+    cached += pages_[id].state == PageState::kCached ? 1 : 0;
+    call->out->held_pages += pages_[id].state == PageState::kLive ? 1 : 0;
+  }
+  // The engine could not be told what to copy.
+  const bool untold = call->moves == nullptr && page_bytes_ != 0;
+  const uint32_t movable = untold ? UINT32_MAX : call->move_capacity;
+  if (movable == 0 || call->max_pages == 0) return;
+  // First what has to go, so that it is not copied before: as many as find no room, now
+  // or when fences have been reached.
+  const auto short_of_room = [&] {
+    return cached > uint64_t{pages_.free()} + pages_.StayingQuarantined();
+  };
+  const uint32_t most = call->evicted != nullptr ? call->evicted_capacity : UINT32_MAX;
+  while (short_of_room() && call->Budget() != 0 && call->out->evicted_blocks < most) {
+    const PageId page = EvictOne(call);
+    if (page == kNil) break;
+    if (pages_.doomed(page) && page < end && (at == kNil || page >= at)) --cached;
+  }
+  for (PageId id = pages_.LastDoomed(end); id != kNil && (at == kNil || id >= at);
+       id = pages_.LastDoomed(id)) {
+    if (call->Budget() == 0 || call->out->moved_pages == movable || pages_.free() == 0) return;
+    if (pages_[id].state == PageState::kCached) (void)MoveOne(id, call);
+  }
+  resize_scan_ = at;
+}
+
+void Manager::TellResize(kvc_resize_result* out) const {
+  out->target_pages = pages_.limit();
+  out->total_pages = pages_.total();
+  out->growing_pages = pages_.limit() > pages_.total() ? pages_.limit() - pages_.total() : 0;
+  out->doomed_pages = pages_.CountDoomed();
+  out->leaving_pages = pages_.leaving();
+  out->done = resizing_ ? 0 : 1;
+}
+
+kvc_status Manager::Resize(uint32_t target, uint32_t max_pages, kvc_page_move* moves,
+                           uint32_t move_capacity, kvc_evicted_block* evicted,
+                           uint32_t evicted_capacity, kvc_resize_result* out, kvc_error* error) {
+  *out = {};
+  if (!pages_.elastic()) {
+    throw Error(KVC_INVALID_ARGUMENT, "the pool is of a fixed size; set kvc_config.max_blocks");
+  }
+  if (target < min_pages_ || target > pages_.most()) {
+    throw Error(KVC_INVALID_ARGUMENT, "target_pages is " + std::to_string(target) + ", must be " +
+                                          std::to_string(min_pages_) + " to " +
+                                          std::to_string(pages_.most()) +
+                                          " (kvc_config.min_blocks, max_blocks)");
+  }
+  std::unique_lock<WriterFirstMutex> lock(mutex_);
+  Heal(4);
+  ResizeCall call{max_pages, moves, move_capacity, evicted, evicted_capacity, out};
+  try {
+    Settle();
+    if (growth_failed_ && target > pages_.total()) {
+      growth_failed_ = false;
+      TellResize(out);
+      return sequences::Item(error, KVC_OUT_OF_MEMORY,
+                             "the device had no memory for as many pages as were asked for; the "
+                             "target has gone back to those that there are");
+    }
+    growth_failed_ = false;
+    if (target != pages_.limit()) Retarget(target);
+    if (resizing_) {
+      pages_.Poll();
+      if (pages_.shared() != 0) pages_.PollShared();
+      if (pages_.limit() < pages_.total()) ClearDoomed(&call);
+      Settle();
+      if (out->moved_pages + out->evicted_blocks != 0) ++changes_;
+    }
+  } catch (...) {
+    ++changes_;
+    TellResize(out);
+    throw;
+  }
+  TellResize(out);
+  return KVC_OK;
+}
+
+}  // namespace kvcast
