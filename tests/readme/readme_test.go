@@ -5,6 +5,7 @@
 package readme
 
 import (
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -161,5 +162,41 @@ func TestVerbs(t *testing.T) {
 		if !strings.Contains(makefile, "\n"+match[1]+":") {
 			t.Errorf("README.md names `make %s`, which the Makefile does not have", match[1])
 		}
+	}
+}
+
+// Each claim of docs/comparison.md names what shows it, and that is there.
+func TestComparisonNamesWhatIsThere(t *testing.T) {
+	there := map[string]bool{}
+	for _, folder := range []string{"bindings", "native", "publisher", "sink", "tests"} {
+		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, _ fs.DirEntry, err error) error {
+			there[filepath.Base(path)] = true
+			there[strings.TrimPrefix(path, root+"/")] = true
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	quoted := regexp.MustCompile("`([^`]+)`")
+	rows := 0
+	for line := range strings.Lines(read(t, "docs/comparison.md")) {
+		cells := strings.Split(strings.Trim(line, "|\n"), "|")
+		if len(cells) != 5 || strings.HasPrefix(line, "|---") || strings.Contains(line, "| shown by |") {
+			continue
+		}
+		rows++
+		names := quoted.FindAllStringSubmatch(cells[4], -1)
+		if len(names) == 0 && !strings.Contains(cells[4], "the models") {
+			t.Errorf("%s: nothing shows it", cells[0])
+		}
+		for _, name := range names {
+			if !there[name[1]] {
+				t.Errorf("%s: there is no %s", cells[0], name[1])
+			}
+		}
+	}
+	if rows < 30 {
+		t.Errorf("%d rows were read", rows)
 	}
 }
