@@ -104,7 +104,8 @@ type GeometryConfig struct {
 	// KernelTokens is the size of a block as kernels see it, a divisor of
 	// TokensPerBlock; default TokensPerBlock.
 	KernelTokens int
-	// CapacityBlocks is the manager's; default 20000.
+	// CapacityBlocks is the manager's, or the MaxBlocks of one whose pool is
+	// elastic; default 20000.
 	CapacityBlocks int
 	// Alignment of each buffer and page, a power of two up to 2 MiB; default 16,
 	// what kernels load at a time; 1 packs.

@@ -1423,7 +1423,7 @@ typedef struct kvc_geometry_config {
   uint32_t tokens_per_block; /* the manager's; 1..4096; default 16 */
   uint32_t kernel_tokens;    /* tokens of a block as kernels see it, a divisor of
                                 tokens_per_block; 0 = tokens_per_block */
-  uint32_t capacity_blocks;  /* the manager's; 1..2^27; default 20000 */
+  uint32_t capacity_blocks;  /* the manager's, or its max_blocks; 1..2^27; default 20000 */
   uint32_t alignment;        /* of each buffer and page, a power of two up to 2 MiB; default 16,
                                 what kernels load at a time; 1 = packed */
 } kvc_geometry_config;
