@@ -40,8 +40,8 @@ type settings struct {
 	curve *curve
 	// tailDelay is tailDelay but in tests.
 	tailDelay time.Duration
-	// snapshotMessage is maxSnapshotMessage but in tests.
-	snapshotMessage int
+	// maxMessage is maxMessage but in tests.
+	maxMessage int
 	// snapshotWindow is snapshotWindow but in tests.
 	snapshotWindow time.Duration
 }
@@ -54,7 +54,7 @@ func (o Options) wireConfig() wire.Config {
 // check validates the options and resolves topic and endpoint. It looks at
 // nothing but its input, the files of keys and links on the way to ipc paths.
 func (o Options) check() (*settings, error) {
-	s := &settings{Options: o, tailDelay: tailDelay, snapshotMessage: maxSnapshotMessage,
+	s := &settings{Options: o, tailDelay: tailDelay, maxMessage: maxMessage,
 		snapshotWindow: snapshotWindow}
 	if o.Kind != "" && o.Kind != KindZMQ && o.Kind != KindNull {
 		return nil, optionError("publisher", string(o.Kind), "want zmq or null")

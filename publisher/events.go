@@ -14,6 +14,13 @@ import (
 // reader refuses more); larger ones are split.
 const maxEventBlocks = 65536
 
+// maxMessage is the most bytes that a payload may have: the length up to which
+// readers take a message by default. Live batches have half of it, so that a
+// snapshot, whose messages are filled to three quarters at least, does not need more
+// numbers than what it tells of took. Events are split at a quarter: only a single
+// block could be larger.
+const maxMessage = 32 << 20
+
 // validator decides whether an event may be sent. It belongs to one goroutine
 // at a time.
 type validator struct {
@@ -26,6 +33,7 @@ type validator struct {
 	multimodal             *multimodal
 	loraIDOnly, omitTokens bool
 	maxBlocks              int
+	maxBytes               int64
 	// plain: only multimodal items and size can make an event be shaped.
 	plain, changed bool
 	// The pools hold what begin has made free to be used again.
@@ -49,7 +57,8 @@ func newValidator(s *settings) (*validator, error) {
 		return nil, err
 	}
 	v := &validator{checker: checker, sizes: make(map[group]uint32, 1), multimodal: newMultimodal(s),
-		loraIDOnly: s.LoRAIDOnly, omitTokens: s.OmitTokens, maxBlocks: maxEventBlocks}
+		loraIDOnly: s.LoRAIDOnly, omitTokens: s.OmitTokens, maxBlocks: maxEventBlocks,
+		maxBytes: s.eventBytes()}
 	v.plain = !v.omitTokens && !v.loraIDOnly && v.multimodal.form != MultimodalExtraKeys &&
 		(v.multimodal.form != MultimodalTensorRT || v.multimodal.offset < 0)
 	if s.MaxBlocksPerEvent > 0 {
@@ -141,16 +150,17 @@ func cloneEvent(ev event.Event) event.Event {
 	return ev // a clear has nothing to copy
 }
 
-// estimateSize is an upper bound, within a few per cent, of what an event
-// without extra keys takes in the payload; extra keys are estimated.
+// estimateSize is an upper bound of what an event takes in the payload, within a
+// few per cent of it without extra keys.
 func estimateSize(ev event.Event) int64 {
 	// Keys, headers and small integers of a stored event.
 	const fixed = 160
 	switch e := ev.(type) {
 	case *event.BlockStored:
-		n := fixed + 9*len(e.Hashes) + 34*len(e.Digests) + 5*len(e.Tokens) + len(e.LoRAName)
+		n := fixed + 9*len(e.Hashes) + 34*len(e.Digests) + 5*len(e.Tokens) + len(e.LoRAName) + len(e.Medium)
 		if x := e.Extra; x != nil {
-			n += 200 + len(x.SessionID) + len(x.Ownership)
+			n += 300 + len(x.SessionID) + len(x.Ownership) + len(x.Locality) + len(x.SpecKind) +
+				5*(len(x.ExtraKeys)+len(x.MMKeys))
 			for _, t := range x.HexTokens {
 				n += len(t)
 			}
@@ -161,13 +171,13 @@ func estimateSize(ev event.Event) int64 {
 			}
 			for _, entry := range x.MMKeys {
 				for _, k := range entry {
-					n += 48 + len(k.Hash) + len(k.UUID)
+					n += 80 + len(k.Hash) + len(k.UUID)
 				}
 			}
 		}
 		return int64(n)
 	case *event.BlockRemoved:
-		return int64(fixed + 9*len(e.Hashes) + 34*len(e.Digests) + len(e.Ownership))
+		return int64(fixed + 9*len(e.Hashes) + 34*len(e.Digests) + len(e.Medium) + len(e.Locality) + len(e.Ownership))
 	}
 	return fixed
 }

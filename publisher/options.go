@@ -54,8 +54,8 @@ const (
 	TruncatedEmpty TruncatedHistory = "empty"
 )
 
-// OnLoss says what follows a batch that had its number and could not be encoded
-// or sent.
+// OnLoss says what follows an invalid event, and a batch that could not be encoded
+// or sent: they had numbers, which never come.
 type OnLoss string
 
 const (
@@ -243,8 +243,9 @@ type Options struct {
 	// does, at 65536 blocks. Key max_blocks_per_event, default 0.
 	MaxBlocksPerEvent int
 	// MaxBatchEvents and MaxBatchBlocks close a batch; 0 = no limit. One event
-	// with more blocks goes alone. Keys max_batch_events and max_batch_blocks,
-	// default 128 and 8192.
+	// with more blocks goes alone. Events of more than 8 MiB are split and batches
+	// closed at 16 MiB in any case, so that readers that take 32 MiB take all. Keys
+	// max_batch_events and max_batch_blocks, default 128 and 8192.
 	MaxBatchEvents, MaxBatchBlocks int
 	// FlushDelay is the longest time for which a recorded event waits although
 	// nobody flushes the source, at most 100 ms. It is also the interval at

@@ -15,11 +15,14 @@ import (
 func (o *owner) publish(events []event.Event, now time.Time) {
 	o.shaped = o.shaped[:0]
 	o.validator.begin()
-	invalid := 0
+	invalid, from, bytes := 0, 0, int64(0)
 	for _, ev := range events {
 		var err error
 		if o.shaped, err = o.validator.shape(o.shaped, ev, true); err != nil {
 			invalid++
+		}
+		for ; from < len(o.shaped); from++ {
+			bytes += estimateSize(o.shaped[from])
 		}
 	}
 	if suppressed := o.validator.multimodal.suppressed; suppressed != o.suppressed {
@@ -38,14 +41,14 @@ func (o *owner) publish(events []event.Event, now time.Time) {
 			return
 		}
 	}
-	if !o.validator.changed && len(o.shaped) > 0 {
+	if !o.validator.changed && len(o.shaped) > 0 && bytes <= o.s.batchBytes() {
 		// As it was drained, and so within the limits.
 		o.publishBatch(o.shaped, now)
 		clear(o.shaped) // they are borrowed
 		return
 	}
 	var at batcher
-	from := 0
+	from = 0
 	for i, ev := range o.shaped {
 		if at.ends(o.s, ev) {
 			now = o.publishBatch(o.shaped[from:i], now)

@@ -40,7 +40,7 @@ func (v *validator) shape(dst []event.Event, ev event.Event, reuse bool) ([]even
 		sent = v.strip(s, sent != ev)
 	}
 	v.multimodal.sent(ev)
-	if blockCount(sent) > v.maxBlocks {
+	if v.tooLarge(sent) {
 		return v.split(dst, sent), nil
 	}
 	return append(dst, sent), nil
@@ -53,9 +53,9 @@ func (v *validator) asItIs(ev event.Event) bool {
 	}
 	switch e := ev.(type) {
 	case *event.BlockStored:
-		return e != nil && len(e.MMDigests) == 0 && e.Extra == nil && len(e.Hashes)+len(e.Digests) <= v.maxBlocks
+		return e != nil && len(e.MMDigests) == 0 && e.Extra == nil && !v.tooLarge(ev)
 	case *event.BlockRemoved:
-		return e != nil && len(e.Hashes)+len(e.Digests) <= v.maxBlocks
+		return e != nil && !v.tooLarge(ev)
 	}
 	return true
 }
@@ -116,22 +116,40 @@ func (v *validator) copyRemoved(e *event.BlockRemoved) *event.BlockRemoved {
 	return c
 }
 
-// split cuts an event into pieces of at most maxBlocks blocks; each piece of a
-// stored event hangs on the last block of the one before.
+// tooLarge says whether an event is to be split.
+func (v *validator) tooLarge(ev event.Event) bool {
+	n := blockCount(ev)
+	return n > v.maxBlocks || n > 1 && estimateSize(ev) > v.maxBytes
+}
+
+// split cuts an event into pieces of at most maxBlocks blocks and, if they have
+// more than one, maxBytes bytes; each piece of a stored event hangs on the last
+// block of the one before.
 func (v *validator) split(dst []event.Event, ev event.Event) []event.Event {
-	for from, n := 0, blockCount(ev); from < n; from += v.maxBlocks {
-		to := min(from+v.maxBlocks, n)
-		switch e := ev.(type) {
-		case *event.BlockStored:
-			dst = append(dst, v.storedPiece(e, from, to))
-		case *event.BlockRemoved:
-			c := v.copyRemoved(e)
-			c.Hashes = cut(e.Hashes, from, to, 1)
-			c.Digests = cut(e.Digests, from, to, 1)
-			dst = append(dst, c)
+	step := v.maxBlocks
+	for from, n := 0, blockCount(ev); from < n; {
+		step = min(step, n-from)
+		c := v.piece(ev, from, from+step)
+		for step > 1 && estimateSize(c) > v.maxBytes {
+			step /= 2
+			c = v.piece(ev, from, from+step)
 		}
+		dst = append(dst, c)
+		from += step
 	}
 	return dst
+}
+
+// piece returns the part of the blocks from..to of an event that has any.
+func (v *validator) piece(ev event.Event, from, to int) event.Event {
+	if e, ok := ev.(*event.BlockStored); ok {
+		return v.storedPiece(e, from, to)
+	}
+	e := ev.(*event.BlockRemoved)
+	c := v.copyRemoved(e)
+	c.Hashes = cut(e.Hashes, from, to, 1)
+	c.Digests = cut(e.Digests, from, to, 1)
+	return c
 }
 
 func (v *validator) storedPiece(e *event.BlockStored, from, to int) event.Event {
@@ -187,6 +205,7 @@ func risky(ev event.Event) bool {
 // batcher says where a batch ends. The zero value is at the beginning of one.
 type batcher struct {
 	events, blocks int
+	bytes          int64
 	risky, alone   bool
 }
 
@@ -194,15 +213,21 @@ type batcher struct {
 // then.
 func (b *batcher) ends(s *settings, ev event.Event) bool {
 	_, clear := ev.(*event.AllBlocksCleared)
-	n, dangerous := blockCount(ev), risky(ev)
+	n, size, dangerous := blockCount(ev), estimateSize(ev), risky(ev)
 	ends := b.events > 0 && (clear || b.alone || dangerous != b.risky ||
 		s.MaxBatchEvents > 0 && b.events >= s.MaxBatchEvents ||
-		s.MaxBatchBlocks > 0 && b.blocks+n > s.MaxBatchBlocks)
+		s.MaxBatchBlocks > 0 && b.blocks+n > s.MaxBatchBlocks || b.bytes+size > s.batchBytes())
 	if ends {
 		*b = batcher{}
 	}
 	b.events++
 	b.blocks += n
+	b.bytes += size
 	b.risky, b.alone = dangerous, clear
 	return ends
 }
+
+// batchBytes is how many bytes a live batch may have, eventBytes an event of more
+// than one block.
+func (s *settings) batchBytes() int64 { return int64(s.maxMessage/2 - headRoom - rankRoom) }
+func (s *settings) eventBytes() int64 { return int64(s.maxMessage / 4) }

@@ -12,11 +12,10 @@ import (
 )
 
 const (
-	// maxSnapshotMessage is the size up to which a snapshot is one batch. The batch
-	// limits do not hold for it: a REQ client reads only the first batch of an
-	// answer, and a common client stops at the number before the live one it holds.
-	maxSnapshotMessage = 32 << 20
-	// snapshotEvents and snapshotBlocks are what is read and encoded at a time.
+	// snapshotEvents and snapshotBlocks are what is read at a time. A snapshot is one
+	// batch up to maxMessage, the batch limits do not hold for it: a REQ client reads
+	// only the first batch of an answer, and a common client stops at the number
+	// before the live one it holds.
 	snapshotEvents = 1024
 	snapshotBlocks = 8192
 	// headRoom is kept before the events for the head, whose length depends on
@@ -33,7 +32,7 @@ type snapshotBody struct {
 	newest uint64
 	// messages are the payloads; empty is a batch without events, for the
 	// numbers behind them.
-	messages []snapshotMessage
+	messages [][]byte
 	empty    []byte
 	encoder  *wire.Encoder
 	ts       float64
@@ -41,29 +40,43 @@ type snapshotBody struct {
 	limit    int // bytes of a message
 }
 
-// snapshotMessage is a payload, with the part of it that is events.
-type snapshotMessage struct {
-	payload []byte
-	body    []byte
-	events  int
-}
-
 // messageWriter collects encoded events in messages of a limited size.
 type messageWriter struct {
 	of   *snapshotBody
 	buf  []byte
 	n    int
-	list []snapshotMessage
+	list [][]byte
 	// clear is the encoded clear with which the first message begins; nil in the
 	// others.
 	clear []byte
+	// scratch is for write.
+	scratch []byte
+}
+
+// write encodes events in pieces of a quarter of a message at most and appends
+// them, so that none passes the limit: the validator has split what is larger.
+func (w *messageWriter) write(events []event.Event) error {
+	for len(events) > 0 {
+		n, size := 1, estimateSize(events[0])
+		for ; n < len(events); n++ {
+			if size += estimateSize(events[n]); size > int64(w.of.limit/4) {
+				break
+			}
+		}
+		var err error
+		if w.scratch, err = w.of.encoder.AppendEvents(w.scratch[:0], events[:n]); err != nil {
+			return err
+		}
+		if err = w.add(w.scratch, n); err != nil {
+			return err
+		}
+		events = events[n:]
+	}
+	return nil
 }
 
 // add appends encoded events, which are not kept.
 func (w *messageWriter) add(encoded []byte, events int) error {
-	if events == 0 {
-		return nil
-	}
 	if w.n > 0 && len(w.buf)+len(encoded)+rankRoom > w.of.limit {
 		if err := w.close(); err != nil {
 			return err
@@ -97,33 +110,15 @@ func (w *messageWriter) close() error {
 }
 
 // message makes a payload of events that begin at headRoom in buf.
-func (b *snapshotBody) message(buf []byte, events int) (snapshotMessage, error) {
+func (b *snapshotBody) message(buf []byte, events int) ([]byte, error) {
 	var room [headRoom]byte
 	head, err := b.encoder.AppendHead(room[:0], b.ts, events)
 	if err != nil {
-		return snapshotMessage{}, err
+		return nil, err
 	}
-	from, end := headRoom-len(head), len(buf)
+	from := headRoom - len(head)
 	copy(buf[from:], head)
-	buf = b.encoder.AppendRank(buf, b.rank)
-	return snapshotMessage{payload: buf[from:], body: buf[headRoom:end], events: events}, nil
-}
-
-// fit returns payloads for at most n numbers; n > 0.
-func (b *snapshotBody) fit(n uint64) ([]snapshotMessage, error) {
-	if uint64(len(b.messages)) <= n {
-		return b.messages, nil
-	}
-	// The ring keeps fewer batches than there are messages: the rest goes into
-	// the last one, whatever its size.
-	list := append([]snapshotMessage(nil), b.messages[:n-1]...)
-	buf, events := make([]byte, headRoom), 0
-	for _, m := range b.messages[n-1:] {
-		buf = append(buf, m.body...)
-		events += m.events
-	}
-	last, err := b.message(buf, events)
-	return append(list, last), err
+	return b.encoder.AppendRank(buf, b.rank)[from:], nil
 }
 
 // encodeSnapshot reads a snapshot to its end. Events that most readers cannot
@@ -139,7 +134,7 @@ func encodeSnapshot(s *settings, from *bindings.Snapshot, newest uint64, ts floa
 		return nil, err
 	}
 	b := &snapshotBody{newest: newest, encoder: encoder, ts: ts, rank: uint64(s.Rank),
-		limit: s.snapshotMessage}
+		limit: s.maxMessage}
 	if b.empty, err = encoder.AppendBatch(nil, ts, nil, b.rank); err != nil {
 		return nil, err
 	}
@@ -152,7 +147,6 @@ func encodeSnapshot(s *settings, from *bindings.Snapshot, newest uint64, ts floa
 	}
 	behind := newBlockSet()
 	var shaped, safe, apart []event.Event
-	var buf []byte
 	for {
 		if stop() {
 			return nil, errSnapshotsOver
@@ -177,16 +171,11 @@ func encodeSnapshot(s *settings, from *bindings.Snapshot, newest uint64, ts floa
 				safe = append(safe, ev)
 			}
 		}
-		for _, part := range []struct {
-			to     *messageWriter
-			events []event.Event
-		}{{&plain, safe}, {&risky, apart}} {
-			if buf, err = encoder.AppendEvents(buf[:0], part.events); err != nil {
-				return nil, err
-			}
-			if err = part.to.add(buf, len(part.events)); err != nil {
-				return nil, err
-			}
+		if err = plain.write(safe); err != nil {
+			return nil, err
+		}
+		if err = risky.write(apart); err != nil {
+			return nil, err
 		}
 	}
 	for _, w := range []*messageWriter{&plain, &risky} {

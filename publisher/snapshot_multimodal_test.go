@@ -189,8 +189,8 @@ func TestSnapshotWithNothingBesideTheClear(t *testing.T) {
 		limit, pad int
 		items      bool
 	}{
-		{"risky, filled up", maxSnapshotMessage, 65536, true},
-		{"risky, early end", maxSnapshotMessage, 0, true},
+		{"risky, filled up", maxMessage, 65536, true},
+		{"risky, early end", maxMessage, 0, true},
 		{"large, filled up", 1, 65536, false},
 		{"large, early end", 1, 0, false},
 		{"both", 1, 65536, true},
@@ -199,8 +199,11 @@ func TestSnapshotWithNothingBesideTheClear(t *testing.T) {
 			t.Parallel() // they wait most of the time
 			o := snapshotOptions(t)
 			o.Multimodal, o.ReplayPadLimit = MultimodalTensorRT, c.pad
+			if c.limit == 1 {
+				o.BufferSteps = 12 // each block is a batch
+			}
 			p := mustNew(t, o)
-			p.settings.snapshotMessage = c.limit
+			limitMessages(p, c.limit)
 			stream, m := newAllocator(t, o.StreamConfig(), bindings.Config{TokensPerBlock: 4, CapacityBlocks: 64})
 			t.Cleanup(func() { p.Close() })
 			if err := p.Attach(stream); err != nil {

@@ -20,7 +20,7 @@ type replayRun interface {
 // up to the number that the snapshot is of, if they are not too many.
 type snapshotRun struct {
 	answer   *snapshotAnswer // nil when given up, which is when its messages are sent
-	messages []snapshotMessage
+	messages [][]byte
 	empty    []byte
 	next     uint64
 	last     uint64 // number of the last batch
@@ -28,20 +28,21 @@ type snapshotRun struct {
 	over     bool
 }
 
-// newSnapshotRun takes the use of the answer over, which is there and good.
-func newSnapshotRun(a *snapshotAnswer, start uint64, padLimit int) (*snapshotRun, error) {
+// newSnapshotRun takes the use of the answer over, which is there and good; but
+// not if there are fewer numbers from start on than messages, in which case it
+// returns nil: a part of a snapshot would be taken for all of it.
+func newSnapshotRun(a *snapshotAnswer, start uint64, padLimit int) *snapshotRun {
 	b := a.body
 	// A truncated history begins above start and ends at newest or before.
-	numbers := b.newest - start + 1
-	messages, err := b.fit(numbers)
-	if err != nil {
-		return nil, err
+	numbers, used := b.newest-start+1, uint64(len(b.messages))
+	if used > numbers {
+		return nil
 	}
-	r := &snapshotRun{answer: a, messages: messages, empty: b.empty, next: start, last: b.newest}
+	r := &snapshotRun{answer: a, messages: b.messages, empty: b.empty, next: start, last: b.newest}
 	if numbers > uint64(padLimit) {
-		r.last = start + uint64(len(messages)) - 1
+		r.last = start + used - 1
 	}
-	return r, nil
+	return r
 }
 
 func (r *snapshotRun) batch() (seq uint64, payload []byte, ok bool) {
@@ -49,7 +50,7 @@ func (r *snapshotRun) batch() (seq uint64, payload []byte, ok bool) {
 	case r.over:
 		return 0, nil, false
 	case r.sent < len(r.messages):
-		return r.next, r.messages[r.sent].payload, true
+		return r.next, r.messages[r.sent], true
 	}
 	return r.next, r.empty, true
 }
@@ -118,7 +119,7 @@ func (s *replayServer) waits(r *replay, now time.Time) bool {
 	}
 	r.wanted = nil
 	if done && a.err == nil {
-		if run, err := newSnapshotRun(a, r.start, s.padLimit); err == nil {
+		if run := newSnapshotRun(a, r.start, s.padLimit); run != nil {
 			r.run, r.snapshot = run, snapshotUse{window: now, from: r.arrived()}
 			return false
 		}

@@ -193,11 +193,10 @@ func TestSnapshotPadLimit(t *testing.T) {
 	sameBlocks(t, "early end", applied(t, run), patterns(t, m, event.Signed64))
 }
 
-// A snapshot that is too large for one message takes the next numbers; if there
-// are not so many, the last one takes the rest.
+// A snapshot that is too large for one message takes the next numbers.
 func TestSnapshotOfSeveralMessages(t *testing.T) {
 	p := mustNew(t, snapshotOptions(t))
-	p.settings.snapshotMessage = 1000
+	p.settings.maxMessage = 100000
 	// Walked 8192 blocks at a time.
 	_, m, _ := startStream(t, p, 30000)
 	for i := range 5 {
@@ -242,44 +241,45 @@ func TestSnapshotOfSeveralMessages(t *testing.T) {
 	}
 }
 
-// fit puts what has no number of its own into the last message.
-func TestSnapshotFitsTheNumbers(t *testing.T) {
-	enc, err := wire.NewEncoder(wire.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := &snapshotBody{encoder: enc, limit: 1}
-	w := messageWriter{of: b}
-	for i := range 5 {
-		encoded, err := enc.AppendEvents(nil, []event.Event{chain(uint64(10*i+1), 2)})
-		if err == nil {
-			err = w.add(encoded, 1)
+// A snapshot of more messages than there are numbers is not cut short, which would
+// look like all of it, nor put into larger messages than readers take: what is kept
+// is sent, and the cut shows.
+func TestSnapshotWithoutNumbers(t *testing.T) {
+	o := snapshotOptions(t)
+	o.BufferSteps = 1
+	p := mustNew(t, o)
+	p.settings.maxMessage = 25000 // of which 5000 blocks take three
+	_, m, _ := startStream(t, p, 6000)
+	compute(t, m, make([]uint32, 4*5000))
+	mustFlush(t, p)
+	grow(t, p, m, 1, 20)
+	want := patterns(t, m, event.Signed64)
+	newest := p.Stats().NextSeq - 1
+	c := newDealer(t, p.ReplayEndpoint())
+	c.ask(newest - 4)
+	run := c.run()
+	messages := 0
+	for _, r := range run {
+		if len(r.payload) > p.settings.maxMessage {
+			t.Errorf("batch %d has %d bytes", r.seq, len(r.payload))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.close(); err != nil {
-		t.Fatal(err)
-	}
-	b.messages = w.list
-	for n := uint64(1); n < 8; n++ {
-		list, err := b.fit(n)
-		if err != nil || uint64(len(list)) != min(n, 5) {
-			t.Fatalf("%d numbers: %d messages, %v", n, len(list), err)
-		}
-		events := 0
-		for _, m := range list {
-			d, err := wire.Decode(m.payload, wire.Limits{})
-			if err != nil || len(d.Events) != m.events {
-				t.Fatalf("%d numbers: %v", n, err)
-			}
-			events += m.events
-		}
-		if events != 5 {
-			t.Errorf("%d numbers: %d events", n, events)
+		if len(r.payload) > 1000 {
+			messages++
 		}
 	}
+	if messages < 3 || messages > 5 {
+		t.Fatalf("%d messages", messages)
+	}
+	sameBlocks(t, "enough numbers", applied(t, run), want)
+	body := &snapshotBody{newest: 9, messages: [][]byte{{1}, {2}, {3}}, empty: []byte{0}}
+	for n := uint64(1); n < 6; n++ {
+		run := newSnapshotRun(&snapshotAnswer{body: body}, 10-n, 100)
+		if (run != nil) != (n >= 3) {
+			t.Errorf("%d numbers: %+v", n, run)
+		}
+	}
+	c.ask(newest - 1) // two numbers
+	wantNumbers(t, c.numbers(), newest, newest)
 }
 
 // All who ask at once share one snapshot, and there is at most one a second.
@@ -411,7 +411,7 @@ func TestSnapshotAtClose(t *testing.T) {
 
 // Whoever is sent the numbers behind a snapshot, however slowly, does not keep it.
 func TestSnapshotLeavesBeforeTheNumbersBehindIt(t *testing.T) {
-	body := &snapshotBody{newest: 9, messages: []snapshotMessage{{payload: []byte("a")}, {payload: []byte("b")}}, empty: []byte("e")}
+	body := &snapshotBody{newest: 9, messages: [][]byte{[]byte("a"), []byte("b")}, empty: []byte("e")}
 	for _, end := range []struct {
 		pad  int
 		want string
@@ -419,10 +419,7 @@ func TestSnapshotLeavesBeforeTheNumbersBehindIt(t *testing.T) {
 		h := newSnapshotHub()
 		wanted := h.ask()
 		h.take().finish(body, nil)
-		run, err := newSnapshotRun(wanted, 2, end.pad)
-		if err != nil {
-			t.Fatal(err)
-		}
+		run := newSnapshotRun(wanted, 2, end.pad)
 		got := ""
 		for {
 			seq, payload, ok := run.batch()

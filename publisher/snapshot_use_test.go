@@ -20,7 +20,7 @@ func TestSnapshotPeersThatNeverReadKeepNobodyOut(t *testing.T) {
 	o := snapshotOptions(t)
 	o.Warn = nil // one of them is cut off
 	p := mustNew(t, o)
-	p.settings.snapshotMessage = 1 << 20
+	limitMessages(p, 1<<20)
 	p.settings.snapshotWindow = 200 * time.Millisecond
 	// More than the buffers on the way to a peer take.
 	const blocks, size = 12000, 256
@@ -70,7 +70,7 @@ func TestSnapshotRoomIsLent(t *testing.T) {
 	s.policy, s.hub, s.padLimit, s.snapshotWindow = TruncatedSnapshot, newSnapshotHub(), 100, snapshotWindow
 	body := &snapshotBody{newest: 99, empty: []byte("e")}
 	for range 50 {
-		body.messages = append(body.messages, snapshotMessage{payload: pattern(1, 100<<10)})
+		body.messages = append(body.messages, pattern(1, 100<<10))
 	}
 	f.arrived = make(map[connection]uint64)
 	from := make(map[string]connection)
