@@ -9,8 +9,7 @@ import (
 
 // finish is what happens after Close: flush, last clear, linger.
 func (o *owner) finish() {
-	o.closing = true
-	o.resync.interval = 0 // what waits goes first
+	o.closing = true // so no resync begins: what waits goes first
 	o.p.mu.Lock()
 	closed := o.p.closedAt
 	o.p.mu.Unlock()

@@ -99,11 +99,12 @@ func (o *owner) announce() error {
 }
 
 // stepResync does one piece of a resync; busy says that nothing else is to be
-// done meanwhile.
+// done meanwhile. After Close none begins: what is recorded goes out instead, and
+// nobody is left between a clear and the rest.
 func (o *owner) stepResync(now time.Time) (busy bool, wait time.Duration) {
 	r := &o.resync
 	if !r.active() {
-		if o.snapshots == nil {
+		if o.snapshots == nil || o.closing {
 			return false, noMark
 		}
 		begin, wait := r.wanted(now)

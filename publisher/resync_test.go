@@ -229,6 +229,34 @@ func TestResyncOnLoss(t *testing.T) {
 	}
 }
 
+// countedSnapshots is a source of snapshots that has none.
+type countedSnapshots struct{ asked int }
+
+func (c *countedSnapshots) Snapshot() (*bindings.Snapshot, error) {
+	c.asked++
+	return nil, bindings.ErrClosed
+}
+
+// No resync begins after Close, whatever is due: it would take the time of what
+// has been recorded, and could end half done.
+func TestResyncAtClose(t *testing.T) {
+	for _, closing := range []bool{true, false} {
+		source := new(countedSnapshots)
+		o := &owner{p: mustNew(t, localOptions(t)), s: &settings{}, snapshots: source, closing: closing}
+		o.resync.lost, o.resync.interval = true, time.Second
+		asked := &resyncRequest{done: make(chan error, 1)}
+		o.resync.waiting = []*resyncRequest{asked}
+		busy, wait := o.stepResync(time.Unix(1000, 0))
+		if busy || wait != noMark || (source.asked == 0) != closing {
+			t.Errorf("closing %v: %v, %v, asked %d times", closing, busy, wait, source.asked)
+		}
+		o.abandonResync()
+		if err := <-asked.done; !errors.Is(err, ErrClosed) && closing || err == nil {
+			t.Errorf("closing %v: %v", closing, err)
+		}
+	}
+}
+
 // A publisher that takes over from another one announces what is there.
 func TestStartOnANonEmptyCache(t *testing.T) {
 	first, m, stream := startStream(t, mustNew(t, localOptions(t)), 64)
