@@ -43,7 +43,7 @@ for blocks in follow(os.environ["LIVE"], os.environ["PAST"]):
 `
 
 // The subscriber that docs/wire.md shows comes late to a publisher that keeps
-// four batches, sees it die and begin anew, and each time comes to know exactly
+// four batches, sees it end and begin anew, marks of that included, and each time comes to know exactly
 // what can be reused.
 func TestSubscriberInTheDocs(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "subscriber.py")
@@ -52,7 +52,7 @@ func TestSubscriberInTheDocs(t *testing.T) {
 	}
 	base, past := freeEndpoints(t)
 	w := newWorker(t, 0, base, past)
-	w.options.BufferSteps = 4
+	w.options.BufferSteps, w.options.RestartMark = 4, true
 	p := newPrompts(t, 1)
 	serve := func(n int) {
 		for range n {
