@@ -52,28 +52,81 @@ func together(t *testing.T, work ...func()) {
 	}
 }
 
-// TestManyGoroutines: requests, probes, statistics, resets and one drainer on
-// one manager. It pins down that no call corrupts another's, and that the
-// mirror built by the drainer is the resident set once all is quiet.
+// TestManyGoroutines: requests, probes, statistics, resets, drops of scopes, a
+// pool that grows and shrinks, the host device and one drainer on one manager. It
+// pins down that no call corrupts another's, that what the calls told adds up to the
+// statistics, and that the mirror built by the drainer is the resident set once all
+// is quiet.
 func TestManyGoroutines(t *testing.T) {
-	requests := 300
+	requests := 800
 	if testing.Short() {
-		requests = 60
+		requests = 300
 	}
-	m, s := newPair(t, bindings.Config{CapacityBlocks: 64, MaxSequences: 64},
+	// Eight pages of the pool to one of the system: memory does come and go.
+	const least, most = 16, 96
+	m, s := newPair(t, bindings.Config{CapacityBlocks: 64, MaxBlocks: most, MinBlocks: least,
+		MaxSequences: 64, PageBytes: 512, Poison: true, ResumeGatePermille: 1000},
 		bindings.StreamConfig{MaxEntries: 16})
 	var running atomic.Int32
+	var target, settled atomic.Int64 // pages that all go for, and had when it was done last
+	target.Store(64)
+	settled.Store(64)
+	var grown, shrunk, moved, evicted, dropped atomic.Uint64
+	// One step towards the target; says whether the pool is there.
+	resize := func(maxPages int) bool {
+		moves := make([]bindings.PageMove, maxPages)
+		r, err := m.Resize(int(target.Load()), maxPages, moves, make([]bindings.EvictedBlock, maxPages))
+		if err != nil {
+			t.Error(err)
+			return false
+		}
+		for _, move := range r.Moves {
+			if int(move.From) < r.TargetPages || int(move.To) >= r.TargetPages {
+				t.Errorf("a shrink to %d pages moved %d to %d", r.TargetPages, move.From, move.To)
+			}
+		}
+		moved.Add(uint64(len(r.Moves)))
+		evicted.Add(uint64(len(r.Evicted)))
+		if !r.Done {
+			return false
+		}
+		switch before := settled.Swap(int64(r.TotalPages)); {
+		case r.TotalPages > int(before):
+			grown.Add(1)
+		case r.TotalPages < int(before):
+			shrunk.Add(1)
+		}
+		return true
+	}
+	resized := func() bool { return grown.Load() > 0 && shrunk.Load() > 0 && moved.Load() > 0 }
+	salt := uint64(1)
+	scopes := []*bindings.Scope{nil, {LoRAName: "adapter"}, {LoRAName: "adapter", Salt: &salt},
+		{SaltBytes: []byte("tenant")}}
+	drop := func(item bindings.DropItem) {
+		out := make([]bindings.DropResult, 1)
+		told, err := m.DropScopes([]bindings.DropItem{item}, out, make([]bindings.EvictedBlock, most))
+		if err != nil || out[0].Err != nil {
+			t.Error(err, out[0].Err)
+			return
+		}
+		if len(told) != out[0].Blocks {
+			t.Errorf("told of %d blocks, dropped %d", len(told), out[0].Blocks)
+		}
+		dropped.Add(uint64(len(told)))
+	}
 	work := func(seed uint64) func() {
 		running.Add(1)
 		return func() {
 			defer running.Add(-1)
 			random := rand.New(rand.NewPCG(seed, 0))
-			for range requests {
+			// Longer where the device's turn comes late.
+			for n := 0; n < requests || n < 100*requests && !resized(); n++ {
 				tokens := make([]uint32, random.IntN(40))
 				for i := range tokens {
 					tokens[i] = random.Uint32N(2)
 				}
-				q, err := m.Open(bindings.Prompt{Tokens: tokens, MustCompute: 1})
+				scope := scopes[random.IntN(len(scopes))]
+				q, err := m.Open(bindings.Prompt{Tokens: tokens, MustCompute: 1, Scope: scope})
 				if err != nil {
 					t.Error(err)
 					return
@@ -85,10 +138,27 @@ func TestManyGoroutines(t *testing.T) {
 				} else if !errors.Is(err, bindings.ErrNotNow) {
 					t.Error(err)
 				}
-				if err := q.Release(); err != nil {
+				end := q.Release
+				if random.IntN(4) == 0 {
+					end = q.Cancel
+				}
+				if err := end(); err != nil {
 					t.Error(err)
 				}
 				s.Flush()
+				// Mostly a new way begins at the end of one, sometimes in the middle.
+				if resize(random.IntN(32)) && random.IntN(4) == 0 || random.IntN(100) == 0 {
+					target.Store(int64(least + random.IntN(most-least+1)))
+				}
+				if random.IntN(10) == 0 {
+					drop(bindings.DropItem{Scope: scope, Every: scope != nil && random.IntN(2) == 0})
+				}
+				if random.IntN(200) == 0 {
+					if err := m.Reset(); err != nil {
+						t.Error(err)
+					}
+				}
+				runtime.Gosched() // to the device among others: without it no way ends
 			}
 		}
 	}
@@ -163,7 +233,39 @@ func TestManyGoroutines(t *testing.T) {
 			}
 		}
 	}
-	together(t, work(1), work(2), work(3), work(4), look, drainer, resets)
+	device := func() {
+		for running.Load() > 0 {
+			if _, err := m.HostAdvance(0, 3); err != nil {
+				t.Error(err)
+			}
+			runtime.Gosched()
+		}
+	}
+	together(t, work(1), work(2), work(3), work(4), look, drainer, resets, device)
+	stats, err := m.Stats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, n := range map[string]uint64{
+		"stored":           stats.StoredBlocks,
+		"matched":          stats.MatchedBlocks,
+		"cancelled":        stats.CancelledSequences,
+		"evicted by grows": stats.EvictedBlocks - min(stats.EvictedBlocks, evicted.Load()),
+		"reset":            stats.ResetBlocks,
+		"dropped":          dropped.Load(),
+		"grown":            grown.Load(),
+		"shrunk":           shrunk.Load(),
+		"moved":            moved.Load(),
+	} {
+		if n == 0 {
+			t.Errorf("%s: %d", name, n)
+		}
+	}
+	if stats.DroppedBlocks != dropped.Load() || stats.MovedPages != moved.Load() ||
+		stats.FailedResizes != 0 {
+		t.Errorf("%d dropped, %d moved, %d failed; the calls told of %d and %d",
+			stats.DroppedBlocks, stats.MovedPages, stats.FailedResizes, dropped.Load(), moved.Load())
+	}
 	for range 64 {
 		b := drain(t, s)
 		apply(b)

@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Eight threads on one manager through the C ABI: create, grow, commit, suspend,
-// resume, truncate, stop, release, cancel, holds, steps, probe, reset, drain and
-// device work, all at once; owners stamp the pages that are theirs alone. Under ThreadSanitizer it
-// finds races; everywhere it shows that each call is atomic: afterwards the
-// invariants hold, and a mirror made of the drained events is the resident set.
+// resume, truncate, stop, release, cancel, holds, steps, probe, reset, drops of scopes,
+// a pool that grows and shrinks, drain and device work, all at once; owners stamp the
+// pages that are theirs alone. Under ThreadSanitizer it finds races; everywhere it shows
+// that each call is atomic: afterwards the invariants hold, what the calls told adds up to
+// the statistics, and a mirror made of the drained events is the resident set.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,6 +31,8 @@ using kvcast::testing::Cache;
 using kvcast::testing::CacheOptions;
 using kvcast::testing::EnvNumber;
 using kvcast::testing::PromptList;
+using kvcast::testing::Resized;
+using kvcast::testing::ScopeSpec;
 using kvcast::testing::WireMirror;
 
 // Starts all of them at once; a watchdog ends a run that hangs, with a name.
@@ -59,13 +62,70 @@ void Together(const std::vector<std::function<void()>>& work) {
   watchdog.join();
 }
 
+// What all engines did to the pool and to scopes, as their calls told it.
+class Shared {
+ public:
+  explicit Shared(Cache* cache)
+      : cache_(cache), target_(cache->options().pages), settled_(cache->options().pages) {}
+
+  // One step towards the size that all go for. Whoever read it before another retargeted
+  // turns the pool back for a moment, which is allowed.
+  void Nudge(uint32_t max_pages) {
+    const Resized made = cache_->Resize(target_, max_pages);
+    ASSERT_EQ(made.status, KVC_OK);
+    ASSERT_LE(made.moves.size() + made.evicted.size(), max_pages);
+    for (const kvc_page_move& move : made.moves) {
+      ASSERT_LT(move.to, made.result.target_pages);
+      ASSERT_GE(move.from, made.result.target_pages);
+    }
+    moved += made.moves.size();
+    evicted += made.evicted.size();
+    if (made.result.done == 0) return;
+    const uint32_t total = made.result.total_pages;
+    ASSERT_EQ(total, made.result.target_pages);
+    const uint32_t before = settled_.exchange(total);
+    grown += total > before ? 1 : 0;
+    shrunk += total < before ? 1 : 0;
+  }
+  void Retarget(uint32_t target) { target_ = target; }
+  void Drop(const ScopeSpec& scope, bool every) {
+    std::vector<kvc_evicted_block> told(cache_->options().MostPages());
+    const kvc_drop_result result = cache_->DropScope(scope, every, &told);
+    ASSERT_EQ(result.status, KVC_OK);
+    ASSERT_EQ(told.size(), result.dropped_blocks);
+    for (const kvc_evicted_block& block : told) {
+      ASSERT_LT(block.page, cache_->options().MostPages());
+    }
+    dropped += result.dropped_blocks;
+    detached += result.detached_sequences;
+  }
+
+  std::atomic<uint64_t> moved{0};
+  std::atomic<uint64_t> evicted{0};  // by resizes
+  std::atomic<uint64_t> grown{0};    // ways up and down that came to their end
+  std::atomic<uint64_t> shrunk{0};
+  std::atomic<uint64_t> dropped{0};
+  std::atomic<uint64_t> detached{0};  // by drops
+
+ private:
+  Cache* cache_;
+  std::atomic<uint32_t> target_;
+  std::atomic<uint32_t> settled_;
+};
+
 // One engine: requests on a device stream of its own. Prompts of few distinct
 // tokens, so that all engines meet in the same blocks.
 class Engine {
  public:
   enum class Kind { kHost, kStream, kSteps };
-  Engine(kvc_manager* manager, uint64_t seed, int requests, Kind kind)
-      : manager_(manager), random_(seed), requests_(requests), kind_(kind), stamp_(seed << 32) {}
+  Engine(Cache* cache, Shared* shared, uint64_t seed, int requests, Kind kind)
+      : cache_(cache),
+        shared_(shared),
+        manager_(cache->manager()),
+        random_(seed),
+        requests_(requests),
+        kind_(kind),
+        stamp_(seed << 32) {}
 
   void Run() {
     if (kind_ == Kind::kStream) {
@@ -78,6 +138,7 @@ class Engine {
         ASSERT_EQ(kvc_step_begin(manager_, stream_, ++step_, nullptr), KVC_OK);
       }
       Request();
+      Rearrange();
       if (kind_ == Kind::kSteps && (i % 2 == 1 || i + 1 == requests_)) {
         ASSERT_EQ(kvc_step_done(manager_, stream_, step_, nullptr), KVC_OK);
       }
@@ -91,13 +152,39 @@ class Engine {
  private:
   uint64_t Pick(uint64_t n) { return random_() % n; }
 
+  // Those of the adapter go together when each scope that has its name is dropped.
+  ScopeSpec PickScope() {
+    ScopeSpec scope;
+    const uint64_t which = Pick(8);
+    if (which < 2) scope.lora_name = "adapter";
+    if (which == 1) scope.salt = 1;
+    if (which == 2) scope.salt_bytes = "tenant";
+    return scope;
+  }
+
+  // What a scheduler does between its requests.
+  void Rearrange() {
+    const CacheOptions& options = cache_->options();
+    if (Pick(60) == 0) {
+      shared_->Retarget(options.least +
+                        static_cast<uint32_t>(Pick(options.most - options.least + 1)));
+    }
+    if (Pick(2) == 0) shared_->Nudge(static_cast<uint32_t>(Pick(32)));
+    if (Pick(40) == 0) {
+      const ScopeSpec scope = PickScope();
+      shared_->Drop(scope, scope.parts() != 0 && Pick(2) == 0);
+    }
+    if (Pick(400) == 0) {
+      ASSERT_EQ(kvc_manager_reset(manager_, nullptr), KVC_OK);
+    }
+  }
+
   void Request() {
     // Two prompts in one call, and a batch for everything that follows.
     constexpr uint32_t kPrompts = 2;
     PromptList prompts;
     std::vector<uint32_t> tokens[kPrompts];
-    kvcast::testing::ScopeSpec scope;
-    if (Pick(4) == 0) scope.lora_name = "adapter";
+    const ScopeSpec scope = PickScope();
     for (auto& list : tokens) {
       for (uint64_t i = Pick(40); i > 0; --i) list.push_back(static_cast<uint32_t>(Pick(2)));
       prompts.Add(list, scope, 0, stream_);
@@ -166,6 +253,7 @@ class Engine {
       if (stamped(pages[i])) {
         ++i;
       } else {
+        if (::testing::Test::HasFailure()) return;  // a page that cannot be read never has it
         std::this_thread::yield();
       }
     }
@@ -244,6 +332,8 @@ class Engine {
     }
   }
 
+  Cache* cache_;
+  Shared* shared_;
   kvc_manager* manager_;
   std::mt19937_64 random_;
   int requests_;
@@ -256,18 +346,22 @@ class Engine {
 TEST(Threads, EightAtOnce) {
   const uint64_t seed = EnvNumber("KVC_SEED", 17);
   const int requests =
-      static_cast<int>(EnvNumber("KVC_REQUESTS", kvcast::testing::kSanitized ? 1000 : 2000));
+      static_cast<int>(EnvNumber("KVC_REQUESTS", kvcast::testing::kSanitized ? 600 : 2000));
   for (const uint32_t entries : {1u, 16u, 50000u}) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", entries " + std::to_string(entries));
     CacheOptions options;
     options.block = 2;
     options.pages = 96;
+    options.most = 160;
+    options.least = 24;
+    options.page_bytes = 512;  // eight to a page of the system: memory does come and go
     options.sequences = 16;
     options.entries = entries;
     options.seed = seed;
     Cache cache(options);
     kvc_manager* manager = cache.manager();
     WireMirror mirror(options.form, options.block);
+    Shared shared(&cache);
     std::atomic<int> running{4};
 
     std::vector<std::function<void()>> work;
@@ -276,7 +370,7 @@ TEST(Threads, EightAtOnce) {
         const auto kind = engine % 2 == 0 ? Engine::Kind::kStream
                           : engine == 1   ? Engine::Kind::kHost
                                           : Engine::Kind::kSteps;
-        Engine(manager, seed + engine, requests, kind).Run();
+        Engine(&cache, &shared, seed + engine, requests, kind).Run();
         --running;
       });
     }
@@ -323,7 +417,7 @@ TEST(Threads, EightAtOnce) {
         for (int i = 0; i < 20; ++i) std::this_thread::yield();
       } while (running > 0);
     });
-    // The device does its work beside all this.
+    // The device does its work beside all this, and gives and takes memory.
     work.emplace_back([&] {
       uint64_t executed = 0;
       do {
@@ -341,14 +435,38 @@ TEST(Threads, EightAtOnce) {
     EXPECT_EQ(stats.live_pages, 0u);
     EXPECT_EQ(stats.quarantined_pages, 0u) << "the device has done everything";
     // It must have been worth it.
-    EXPECT_GT(stats.evicted_blocks, 0u);
-    EXPECT_GT(stats.deduplicated_blocks + stats.matched_blocks, 0u);
-    EXPECT_GT(stats.resets, 0u);
+    EXPECT_GT(stats.evicted_blocks, shared.evicted) << "grows evict too";
+    EXPECT_GT(stats.stored_blocks, 0u);
+    EXPECT_GT(stats.matched_blocks, 0u);
+    EXPECT_GT(stats.deduplicated_blocks, 0u);
+    EXPECT_GT(stats.cancelled_sequences, 0u);
+    EXPECT_GT(stats.reset_blocks, 0u);
+    EXPECT_GT(shared.dropped, 0u);
+    EXPECT_GT(shared.detached, 0u);
+    EXPECT_GT(shared.moved, 0u);
+    EXPECT_GT(shared.evicted, 0u);
+    EXPECT_GT(shared.grown, 0u);
+    EXPECT_GT(shared.shrunk, 0u);
+    EXPECT_EQ(stats.dropped_blocks, shared.dropped);
+    EXPECT_EQ(stats.moved_pages, shared.moved);
+    EXPECT_EQ(stats.failed_resizes, 0u);
     const kvc_stream_stats told = cache.StreamStats();
     EXPECT_GT(told.drained_stored_blocks, 0u);
     if (entries == 1) {
       EXPECT_GT(told.healed_blocks, 0u);
     }
+    // With nobody else there the pool comes to both of its ends.
+    for (const uint32_t end : {options.least, options.most}) {
+      Resized made = cache.Resize(end);
+      for (int calls = 1; made.result.done == 0 && calls < 8; ++calls) {
+        cache.Advance();
+        made = cache.Resize(end);
+      }
+      EXPECT_EQ(made.status, KVC_OK);
+      EXPECT_EQ(made.result.done, 1u) << end;
+      EXPECT_EQ(cache.Stats().total_pages, end);
+    }
+    EXPECT_EQ(kvcast::testing::Quiet(cache, mirror), "");
   }
 }
 
