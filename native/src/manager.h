@@ -519,6 +519,7 @@ class Manager final : public SinkHost {
   PageId EvictOne(ResizeCall* call);
   void ClearDoomed(ResizeCall* call);
   void TellResize(kvc_resize_result* out) const;
+  kvc_status GrowthFailed(kvc_resize_result* out, kvc_error* error);
 
   // pins.cpp
   kvc_status Pin(kvc_pin_result* result, kvc_error* error);

@@ -186,6 +186,15 @@ void Manager::TellResize(kvc_resize_result* out) const {
   out->done = resizing_ ? 0 : 1;
 }
 
+// Said once.
+kvc_status Manager::GrowthFailed(kvc_resize_result* out, kvc_error* error) {
+  growth_failed_ = false;
+  TellResize(out);
+  return sequences::Item(error, KVC_OUT_OF_MEMORY,
+                         "the device had no memory for as many pages as were asked for; the "
+                         "target has gone back to those that there are");
+}
+
 kvc_status Manager::Resize(uint32_t target, uint32_t max_pages, kvc_page_move* moves,
                            uint32_t move_capacity, kvc_evicted_block* evicted,
                            uint32_t evicted_capacity, kvc_resize_result* out, kvc_error* error) {
@@ -204,13 +213,7 @@ kvc_status Manager::Resize(uint32_t target, uint32_t max_pages, kvc_page_move* m
   ResizeCall call{max_pages, moves, move_capacity, evicted, evicted_capacity, out};
   try {
     Settle();
-    if (growth_failed_ && target > pages_.total()) {
-      growth_failed_ = false;
-      TellResize(out);
-      return sequences::Item(error, KVC_OUT_OF_MEMORY,
-                             "the device had no memory for as many pages as were asked for; the "
-                             "target has gone back to those that there are");
-    }
+    if (growth_failed_ && target > pages_.total()) return GrowthFailed(out, error);
     growth_failed_ = false;
     if (target != pages_.limit()) Retarget(target);
     if (resizing_) {
@@ -219,6 +222,9 @@ kvc_status Manager::Resize(uint32_t target, uint32_t max_pages, kvc_page_move* m
       if (pages_.limit() < pages_.total()) ClearDoomed(&call);
       Settle();
       if (out->moved_pages + out->evicted_blocks != 0) ++changes_;
+      // The device may have given up since the call began. `done` would be the last that
+      // the caller asks for.
+      if (growth_failed_ && target > pages_.total()) return GrowthFailed(out, error);
     }
   } catch (...) {
     ++changes_;

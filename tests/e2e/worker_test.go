@@ -119,14 +119,14 @@ func startWorker(ctx context.Context, c workerConfig, bound func(endpoint string
 	if w.stream, err = bindings.NewStream(o.StreamConfig()); err != nil {
 		return w, err
 	}
-	w.manager, err = bindings.NewManager(bindings.Config{
-		TokensPerBlock: c.Block, CapacityBlocks: c.Pages, MaxSequences: workloadSequences + 2, PageBytes: workloadPage,
-		Seed: c.Seed, Policy: c.Policy, LRFUTau: 100, PartialReuse: c.Partial, Poison: true, Stream: w.stream,
-	})
-	if err != nil {
+	config := bindings.Config{
+		TokensPerBlock: c.Block, CapacityBlocks: c.Pages, MaxBlocks: c.Pages + c.Pages/2, MaxSequences: workloadSequences + 2,
+		PageBytes: workloadPage, Seed: c.Seed, Policy: c.Policy, LRFUTau: 100, PartialReuse: c.Partial, Poison: true, Stream: w.stream,
+	}
+	if w.manager, err = bindings.NewManager(config); err != nil {
 		return w, err
 	}
-	if w.workload, err = newWorkload(w.manager, c.Seed, c.Block, true); err != nil {
+	if w.workload, err = newWorkload(w.manager, c.Seed, config, true); err != nil {
 		return w, err
 	}
 	if w.publisher, err = publisher.New(o); err != nil {

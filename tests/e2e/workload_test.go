@@ -21,6 +21,8 @@ type workload struct {
 	manager *bindings.Manager
 	random  *rand.Rand
 	block   int // tokens
+	// least and most are the sizes that the pool can have.
+	least, most int
 	// images lets prompts hold digests.
 	images bool
 
@@ -47,6 +49,8 @@ const (
 	workloadSequences = 7
 	workloadDigests   = 3
 	workloadPage      = 16 // bytes
+	// workloadMoves is where done counts the blocks that a shrink moved.
+	workloadMoves = "moved blocks"
 )
 
 // workloadKind is one kind of operation and how often it is drawn.
@@ -82,6 +86,7 @@ var workloadKinds = []workloadKind{
 	{"count steps", 2, (*workload).countSteps},
 	{"advance", 4, (*workload).advance},
 	{"drop scope", 1, (*workload).dropScope},
+	{"resize", 3, (*workload).resize},
 	{"reset", 1, (*workload).reset},
 }
 
@@ -99,8 +104,9 @@ func workloadScopes() []*bindings.Scope {
 	}
 }
 
-func newWorkload(m *bindings.Manager, seed uint64, block int, images bool) (*workload, error) {
-	w := &workload{manager: m, random: rand.New(rand.NewPCG(seed, 7)), block: block, images: images, done: map[string]int{}}
+func newWorkload(m *bindings.Manager, seed uint64, config bindings.Config, images bool) (*workload, error) {
+	w := &workload{manager: m, random: rand.New(rand.NewPCG(seed, 7)), images: images, done: map[string]int{},
+		block: config.TokensPerBlock, least: config.CapacityBlocks, most: config.MaxBlocks}
 	var err error
 	if w.device, err = m.NewDeviceStream(); err == nil {
 		w.steps, err = m.NewStepStream()
@@ -544,6 +550,21 @@ func (w *workload) countSteps() error {
 
 func (w *workload) advance() error {
 	_, err := w.manager.HostAdvance([]bindings.DeviceStream{0, w.device}[w.random.IntN(2)], 1+w.random.IntN(16))
+	return err
+}
+
+// resize sets a size, or goes on towards the one that was set.
+func (w *workload) resize() error {
+	stats, err := w.manager.Stats()
+	if err != nil {
+		return err
+	}
+	target := int(stats.TargetPages)
+	if w.random.IntN(2) == 0 {
+		target = w.least + w.random.IntN(w.most-w.least+1)
+	}
+	result, err := w.manager.Resize(target, w.random.IntN(9), nil, nil)
+	w.done[workloadMoves] += result.MovedPages
 	return err
 }
 

@@ -1148,8 +1148,8 @@ typedef struct kvc_resize_result {
  * *Growing*: pages whose memory has come join the free ones in a later call that
  * creates, grows, commits, ..., or in this one called again. If there is not memory
  * enough, those stay that could be had, the target goes back to that, and
- * the next call that asks for more pages than there are says so, once:
- * KVC_OUT_OF_MEMORY, with result, and nothing else done.
+ * the call that finds it, or the next one that asks for more pages than there are, says
+ * so, once: KVC_OUT_OF_MEMORY, with result, and nothing else done.
  *
  * *Shrinking*: pages at or above the target are *doomed*. No new allocation takes one
  * from now on, free ones are withdrawn at once, others when they are given up and
