@@ -26,7 +26,7 @@ type ResizeResult struct {
 	// GrowingPages were asked of the device and are not there yet.
 	GrowingPages int
 	// DoomedPages are at or above the target and have not been withdrawn yet. HeldPages of
-	// them are held by sequences or pins and stay until released (exact up to 65,536).
+	// them are held by sequences or pins and stay until released (exact below 65,536).
 	DoomedPages, HeldPages int
 	// LeavingPages have been withdrawn; the device has not taken their memory back yet.
 	LeavingPages int
@@ -70,9 +70,10 @@ func (m *Manager) Resize(target, maxPages int, moves []PageMove,
 	defer m.leave()
 	sc := m.scratch.get()
 	defer m.scratch.put(sc)
-	sc.moves = sized(sc.moves, min(len(moves), maxPages))
-	sc.evicted = sized(sc.evicted, min(len(evicted), maxPages))
-	moved, told := sc.moves, sc.evicted
+	// Never without memory: to the core that means that there is no bound.
+	sc.moves = sized(sc.moves, max(1, min(len(moves), maxPages)))
+	sc.evicted = sized(sc.evicted, max(1, min(len(evicted), maxPages)))
+	moved, told := sc.moves[:min(len(moves), maxPages)], sc.evicted[:min(len(evicted), maxPages)]
 	if moves == nil {
 		moved = nil
 	}

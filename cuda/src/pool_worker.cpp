@@ -84,7 +84,7 @@ void PoolWorker::Serve(uint64_t request, uint32_t pages) {
     (void)memory_.Shrink(bytes, [] { return true; });
     (void)memory_.Collect();
     good = GrowTo(memory_, bytes, stop);
-  } catch (const Error&) {
+  } catch (...) {  // also for want of host memory
     good = false;
   }
   if (newest_ != request) return;
@@ -92,7 +92,7 @@ void PoolWorker::Serve(uint64_t request, uint32_t pages) {
   if (!good) return;
   try {
     memory_.FillReserve();
-  } catch (const Error&) {
+  } catch (...) {
     // The next growth tries again.
   }
 }

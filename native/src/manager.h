@@ -515,9 +515,10 @@ class Manager final : public SinkHost {
   void TakeIn();
   void Settle();
   void Retarget(uint32_t target);
-  bool MoveOne(PageId from, ResizeCall* call);
-  PageId EvictOne(ResizeCall* call);
-  void ClearDoomed(ResizeCall* call);
+  kvc_status MoveOne(PageId from, ResizeCall* call, kvc_error* error);
+  void PlanEvictions(uint32_t most);
+  PageId EvictPlanned(NodeId id, ResizeCall* call);
+  kvc_status ClearDoomed(ResizeCall* call, kvc_error* error);
   void TellResize(kvc_resize_result* out) const;
   kvc_status GrowthFailed(kvc_resize_result* out, kvc_error* error);
 

@@ -17,6 +17,9 @@ namespace resize {
 constexpr uint32_t kLook = 65536;
 // A move needs sets of fences for the copy, its two pages, and the page that is given up.
 constexpr size_t kSets = 6;
+// Evictions that are planned at once, if so many may be: at least, and at most.
+constexpr uint32_t kPlanned = 64;
+constexpr uint32_t kMostPlanned = 4096;
 
 }  // namespace resize
 
@@ -50,6 +53,7 @@ void Manager::TakeIn() {
   if (pages_.free() != free) ++changes_;
   if (!now.failed) return;
   asked_pages_ = now.pages;
+  if (pages_.limit() <= pages_.total()) return;  // nobody wants as many any more
   pages_.LimitToTotal();
   growth_failed_ = true;
   ++counters_.failed_resizes;
@@ -59,7 +63,8 @@ void Manager::TakeIn() {
 void Manager::Settle() {
   if (!resizing_) return;
   TakeIn();
-  const uint32_t last = pages_.LastDoomed(pages_.total());
+  // What is behind those that were asked for has been withdrawn, and goes.
+  const uint32_t last = pages_.LastDoomed(std::min(pages_.total(), asked_pages_));
   const uint32_t end = last != kNil ? last + 1 : pages_.limit();
   if (end < asked_pages_) {
     AskForPages(end);
@@ -82,13 +87,20 @@ void Manager::Retarget(uint32_t target) {
   }
 }
 
-// One block of a doomed page to a free one. False if that cannot be now.
-bool Manager::MoveOne(PageId from, ResizeCall* call) {
+// One block of a doomed page to a free one, if that can be now. Else a status, if nothing
+// can move before the caller does something about it.
+kvc_status Manager::MoveOne(PageId from, ResizeCall* call, kvc_error* error) {
   // The engine copies what is there.
-  if (page_bytes_ == 0 && !fences_.Reached(pages_[from].ready)) return false;
+  if (page_bytes_ == 0 && !fences_.Reached(pages_[from].ready)) return KVC_OK;
   fences_.Reserve(resize::kSets);
   CopyPlan plan;
-  if (PlanCopy(0, from, &plan, nullptr) != KVC_OK) return false;
+  if (const kvc_status bad = PlanCopy(0, from, &plan, error); bad != KVC_OK) return bad;
+  // The copy would hold back all later ones until the host does something, too.
+  bool held_back = false;
+  plan.after.ForEach([&](const Fence& fence) {
+    held_back = held_back || device_.IsStepStream(fence.slot) || device_.Withheld(fence);
+  });
+  if (held_back) return KVC_OK;
   plan.move = true;
   if (hooks_.without == FenceSite::kMoveAfter) plan.after = {};
   if (!pages_.NextAreIntact(0, 1)) {
@@ -110,15 +122,19 @@ bool Manager::MoveOne(PageId from, ResizeCall* call) {
   }
   ++call->out->moved_pages;
   ++counters_.moved_pages;
-  return true;
+  return KVC_OK;
 }
 
-// The least valuable block of all goes. Returns the page that it leaves, or kNil.
-PageId Manager::EvictOne(ResizeCall* call) {
-  fences_.Reserve(2);
-  if (PlanVictims(1, 0, /*any=*/true) != 1) return kNil;
-  // From here on nothing throws.
-  const NodeId id = victims_.front();
+// Plans which blocks go, the least valuable of all first; at most so many, and any first
+// ones of them can go without the others. With their fences.
+void Manager::PlanEvictions(uint32_t most) {
+  fences_.Reserve(size_t{2} * most);
+  const uint32_t there = PlanVictims(most, 0, /*any=*/true);
+  if (there < most && there != 0) (void)PlanVictims(there, 0, /*any=*/true);
+}
+
+// Returns the page that the block leaves.
+PageId Manager::EvictPlanned(NodeId id, ResizeCall* call) {
   const PageId page = tree_.node(id).page;
   const kvc_evicted_reason reason = ReasonOf(page);
   if (call->evicted != nullptr) Describe(id, reason, call->evicted + call->out->evicted_blocks);
@@ -131,13 +147,11 @@ PageId Manager::EvictOne(ResizeCall* call) {
   }
   ForgetNode(id, reason);
   pages_.Evict(page);
-  victims_.clear();
-  FlushRemovals();
   return page;
 }
 
 // Cached blocks leave doomed pages, the last ones first.
-void Manager::ClearDoomed(ResizeCall* call) {
+kvc_status Manager::ClearDoomed(ResizeCall* call, kvc_error* error) {
   const uint32_t total = pages_.total();
   if (resize_scan_ == kNil || resize_scan_ > total) resize_scan_ = total;
   uint32_t looks = resize::kLook;
@@ -157,24 +171,42 @@ void Manager::ClearDoomed(ResizeCall* call) {
   // The engine could not be told what to copy.
   const bool untold = call->moves == nullptr && page_bytes_ != 0;
   const uint32_t movable = untold ? UINT32_MAX : call->move_capacity;
-  if (movable == 0 || call->max_pages == 0) return;
+  if (movable == 0 || call->max_pages == 0) return KVC_OK;
   // First what has to go, so that it is not copied before: as many as find no room, now
   // or when fences have been reached.
-  const auto short_of_room = [&] {
-    return cached > uint64_t{pages_.free()} + pages_.StayingQuarantined();
+  const auto short_by = [&] {
+    const uint64_t room = uint64_t{pages_.free()} + pages_.StayingQuarantined();
+    return cached > room ? static_cast<uint32_t>(cached - room) : 0;
   };
-  const uint32_t most = call->evicted != nullptr ? call->evicted_capacity : UINT32_MAX;
-  while (short_of_room() && call->Budget() != 0 && call->out->evicted_blocks < most) {
-    const PageId page = EvictOne(call);
-    if (page == kNil) break;
-    if (pages_.doomed(page) && page < end && (at == kNil || page >= at)) --cached;
+  const uint32_t told = call->evicted != nullptr ? call->evicted_capacity : UINT32_MAX;
+  const auto may_go = [&] {
+    return std::min(call->Budget(), told - std::min(told, call->out->evicted_blocks));
+  };
+  // A plan looks at all that stays for the time being, so it is for many at once: some
+  // may go elsewhere and make no room here.
+  for (uint32_t lack = short_by(); lack != 0 && may_go() != 0; lack = short_by()) {
+    PlanEvictions(std::min(
+        {std::clamp(lack, resize::kPlanned, resize::kMostPlanned), may_go(), pages_.cached()}));
+    // From here on nothing throws.
+    const bool any = !victims_.empty();
+    for (size_t i = 0; i < victims_.size() && short_by() != 0; ++i) {
+      const PageId page = EvictPlanned(victims_[i], call);
+      if (pages_.doomed(page) && page < end && (at == kNil || page >= at)) --cached;
+    }
+    victims_.clear();
+    FlushRemovals();
+    if (!any) break;
   }
   for (PageId id = pages_.LastDoomed(end); id != kNil && (at == kNil || id >= at);
        id = pages_.LastDoomed(id)) {
-    if (call->Budget() == 0 || call->out->moved_pages == movable || pages_.free() == 0) return;
-    if (pages_[id].state == PageState::kCached) (void)MoveOne(id, call);
+    if (call->Budget() == 0 || call->out->moved_pages == movable || pages_.free() == 0) {
+      return KVC_OK;
+    }
+    if (pages_[id].state != PageState::kCached) continue;
+    if (const kvc_status bad = MoveOne(id, call, error); bad != KVC_OK) return bad;
   }
   resize_scan_ = at;
+  return KVC_OK;
 }
 
 void Manager::TellResize(kvc_resize_result* out) const {
@@ -219,12 +251,17 @@ kvc_status Manager::Resize(uint32_t target, uint32_t max_pages, kvc_page_move* m
     if (resizing_) {
       pages_.Poll();
       if (pages_.shared() != 0) pages_.PollShared();
-      if (pages_.limit() < pages_.total()) ClearDoomed(&call);
+      kvc_status moved = KVC_OK;
+      if (pages_.limit() < pages_.total()) moved = ClearDoomed(&call, error);
       Settle();
       if (out->moved_pages + out->evicted_blocks != 0) ++changes_;
       // The device may have given up since the call began. `done` would be the last that
       // the caller asks for.
       if (growth_failed_ && target > pages_.total()) return GrowthFailed(out, error);
+      if (moved != KVC_OK) {
+        TellResize(out);
+        return moved;
+      }
     }
   } catch (...) {
     ++changes_;

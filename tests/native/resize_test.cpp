@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <random>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "kvcast/kvcast.h"
@@ -53,6 +55,13 @@ class ResizeTest : public ::testing::Test {
     EXPECT_EQ(made.matched_tokens, 0u);
     EXPECT_EQ(cache_->Grow(made.sequence, text.size()).status, KVC_OK);
     EXPECT_EQ(cache_->Commit(made.sequence, text.data(), text.size()).status, KVC_OK);
+    return made.sequence;
+  }
+  // A sequence of so many pages with nothing in them.
+  uint64_t Room(uint32_t blocks) {
+    const kvc_create_result made = cache_->Create({});
+    EXPECT_EQ(made.status, KVC_OK);
+    EXPECT_EQ(cache_->Grow(made.sequence, uint64_t{blocks} * kBlock).status, KVC_OK);
     return made.sequence;
   }
   std::vector<uint32_t> PagesOf(uint64_t id) {
@@ -390,6 +399,94 @@ TEST_F(ResizeTest, GrowthThatFailsIsSaidOnce) {
   EXPECT_EQ(stats.failed_resizes, 2u);
   EXPECT_EQ(stats.total_pages, 80u);
   EXPECT_EQ(m.Check(nullptr), KVC_OK);
+}
+
+// A growth that fails while a call that wants less is under way: the target stays, and
+// nothing has gone in vain.
+TEST(ResizeRaces, AGrowthFailsWhileThePoolShrinks) {
+  uint32_t met = 0;
+  for (uint32_t round = 0; round < 40; ++round) {
+    kvc_config config;
+    kvc_config_init(&config);
+    config.tokens_per_block = 1;
+    config.capacity_blocks = 2000;
+    config.max_blocks = 4000;
+    config.min_blocks = 8;
+    config.page_bytes = 4096;
+    Manager m(config, nullptr);
+    auto& device = dynamic_cast<HostDevice&>(m.device());
+    for (uint32_t i = 0; i < 2000; ++i) {
+      kvc_prompt prompt{};
+      prompt.token_count = 1;
+      prompt.scope = KVC_NO_SCOPE;
+      prompt.must_compute = KVC_COMPUTE_NOTHING;
+      kvc_create_result made{};
+      m.Create(1, &prompt, {&i, 1}, &made, nullptr);
+      const kvc_grow_item room{made.sequence, 1};
+      kvc_grow_result grown{};
+      m.Grow(1, &room, &grown, nullptr);
+      const kvc_commit_item item{made.sequence, 0, 1, 0, 0, {}, 0};
+      kvc_commit_result committed{};
+      m.Commit(1, &item, {&i, 1}, &committed, nullptr);
+      kvc_status released = KVC_INTERNAL;
+      m.Release(1, &made.sequence, &released, nullptr);
+      ASSERT_EQ(released, KVC_OK);
+    }
+    kvc_resize_result result{};
+    device.FailGrowthAt(2100);
+    ASSERT_EQ(m.Resize(4000, 10, nullptr, 0, nullptr, 0, &result, nullptr), KVC_OK);
+    std::atomic<bool> go{false};
+    std::thread other([&] {
+      while (!go) std::this_thread::yield();
+      for (uint32_t i = 0; i < round * 50; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
+      (void)device.Advance(0, 0);
+    });
+    go = true;
+    const kvc_status status = m.Resize(1000, UINT32_MAX, nullptr, 0, nullptr, 0, &result, nullptr);
+    other.join();
+    EXPECT_EQ(status, KVC_OK);
+    EXPECT_EQ(result.target_pages, 1000u);
+    kvc_error error{};
+    EXPECT_EQ(m.Check(&error), KVC_OK) << error.message;
+    met += result.evicted_blocks != 0 ? 1 : 0;
+  }
+  EXPECT_EQ(met, 40u);
+}
+
+// What waits for a step would make all later copies wait for it as well.
+TEST_F(ResizeTest, WhatAStepFillsMovesAfterIt) {
+  Open(16, 16, 4);
+  uint64_t steps = 0;
+  ASSERT_EQ(kvc_step_stream_create(cache_->manager(), &steps, nullptr), KVC_OK);
+  ASSERT_EQ(kvc_step_begin(cache_->manager(), steps, 1, nullptr), KVC_OK);
+  const uint64_t low = Room(8);
+  const uint64_t high = Fill(100, 1, steps);
+  EXPECT_EQ(cache_->Release(high), KVC_OK);
+  EXPECT_EQ(cache_->Cancel(low), KVC_OK);
+  Resized r = cache_->Resize(8, 64);
+  EXPECT_EQ(r.result.moved_pages, 0u);
+  EXPECT_EQ(r.result.evicted_blocks, 0u);
+  EXPECT_EQ(r.result.doomed_pages, 1u);
+  ASSERT_EQ(kvc_step_done(cache_->manager(), steps, 1, nullptr), KVC_OK);
+  r = cache_->Resize(8, 64);
+  EXPECT_EQ(r.result.moved_pages + r.result.evicted_blocks, 1u);
+  Check();
+}
+
+TEST_F(ResizeTest, WithoutAStreamForCopiesTheCallerIsTold) {
+  Open(16, 16, 4);
+  uint64_t stream = 0;
+  while (kvc_device_stream_create(cache_->manager(), &stream, nullptr) == KVC_OK) {
+  }
+  const uint64_t low = Room(8);
+  const uint64_t high = Fill(100, 2);
+  EXPECT_EQ(cache_->Release(high), KVC_OK);
+  EXPECT_EQ(cache_->Cancel(low), KVC_OK);
+  (void)cache_->Resize(8, 0);
+  const Resized r = cache_->Resize(8, 64);
+  EXPECT_EQ(r.status, KVC_NOT_NOW);
+  EXPECT_EQ(r.result.target_pages, 8u);
+  Check();
 }
 
 TEST(PageBits, AgainstASet) {

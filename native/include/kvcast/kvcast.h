@@ -1128,7 +1128,7 @@ typedef struct kvc_resize_result {
   uint32_t growing_pages; /* asked of the device and not there yet: target - total */
   uint32_t doomed_pages;  /* at or above the target and not withdrawn yet */
   uint32_t held_pages;    /* of these, held by sequences or pins: they stay until released; exact
-                             if there are no more than 65,536 */
+                             if there are fewer than 65,536 */
   uint32_t leaving_pages; /* withdrawn; the device has not taken their memory back yet */
   uint32_t moved_pages;   /* by this call, each told in moves[] if that was given */
   uint32_t evicted_blocks; /* by this call, each told in evicted[] if that was given */
@@ -1149,7 +1149,8 @@ typedef struct kvc_resize_result {
  * creates, grows, commits, ..., or in this one called again. If there is not memory
  * enough, those stay that could be had, the target goes back to that, and
  * the call that finds it, or the next one that asks for more pages than there are, says
- * so, once: KVC_OUT_OF_MEMORY, with result, and nothing else done.
+ * so, once: KVC_OUT_OF_MEMORY, with result, and nothing else done. (One that asks for no more
+ * than there are says nothing of it.)
  *
  * *Shrinking*: pages at or above the target are *doomed*. No new allocation takes one
  * from now on, free ones are withdrawn at once, others when they are given up and
@@ -1173,9 +1174,11 @@ typedef struct kvc_resize_result {
  * page_bytes 0 moves[] is needed: the engine makes the copies before anything that it does
  * with pages of later calls; without room nothing moves, and nothing is evicted either.
  * result says how many there are, also when the call fails half way: what has moved by
- * then has moved whole. KVC_DEVICE_ERROR: no copy could be queued, or (KVC_CONFIG_POISON) a
- * page was written after it had been given up. KVC_OUT_OF_MEMORY as above, or for want of
- * host memory.
+ * then has moved whole. A block whose page is not filled before the host does something, say ends
+ * a step, moves when it is. KVC_NOT_NOW: something is to be moved and all device streams are
+ * open, so that the device has none for copies. KVC_DEVICE_ERROR: no copy could be queued, or
+ * (KVC_CONFIG_POISON) a page was written after it had been given up. KVC_OUT_OF_MEMORY as
+ * above, or for want of host memory.
  */
 KVC_API kvc_status kvc_pool_resize(kvc_manager* manager, uint32_t target_pages, uint32_t max_pages,
                                    kvc_page_move* moves, uint32_t move_capacity,
