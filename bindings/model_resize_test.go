@@ -206,6 +206,9 @@ func (m *model) clearDoomed(maxPages int, copies bindings.DeviceStream, r *bindi
 		}
 		b := cached[id]
 		old := b.page
+		if slices.ContainsFunc(m.waitsFor([]*mPage{old}, 0), func(f mFence) bool { return m.streams[f.stream].steps }) {
+			continue // what fills it waits for the host
+		}
 		after, _ := m.copyAfter(old, 0, copies)
 		page := &mPage{block: b}
 		m.queueCopy(old, page, 0, copies, after)

@@ -92,15 +92,17 @@ void Manager::Retarget(uint32_t target) {
 kvc_status Manager::MoveOne(PageId from, ResizeCall* call, kvc_error* error) {
   // The engine copies what is there.
   if (page_bytes_ == 0 && !fences_.Reached(pages_[from].ready)) return KVC_OK;
-  fences_.Reserve(resize::kSets);
-  CopyPlan plan;
-  if (const kvc_status bad = PlanCopy(0, from, &plan, error); bad != KVC_OK) return bad;
-  // The copy would hold back all later ones until the host does something, too.
+  // What waits for the host to do something would make all later copies wait for it, too.
+  FenceList filled;
+  fences_.Collect(pages_[from].ready, 0, &filled);
   bool held_back = false;
-  plan.after.ForEach([&](const Fence& fence) {
+  filled.ForEach([&](const Fence& fence) {
     held_back = held_back || device_.IsStepStream(fence.slot) || device_.Withheld(fence);
   });
   if (held_back) return KVC_OK;
+  fences_.Reserve(resize::kSets);
+  CopyPlan plan;
+  if (const kvc_status bad = PlanCopy(0, from, &plan, error); bad != KVC_OK) return bad;
   plan.move = true;
   if (hooks_.without == FenceSite::kMoveAfter) plan.after = {};
   if (!pages_.NextAreIntact(0, 1)) {

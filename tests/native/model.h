@@ -1091,8 +1091,14 @@ class Model : public ModelDevice {
     }
     for (const auto& [id, block] : cached) {
       if (budget() == 0 || free_ == 0) return;
-      OpenOwn(copies);
       const ModelPageRef old = block->page;
+      const std::vector<ModelFence> filled = WaitsFor({old}, 0);
+      // What fills it waits for the host.
+      if (std::any_of(filled.begin(), filled.end(),
+                      [&](const ModelFence& fence) { return Withheld(fence); })) {
+        continue;
+      }
+      OpenOwn(copies);
       Copy(copies, WaitsFor({old}, copies));
       const ModelFence fence = Record(copies).front();
       uint32_t to = 0;
