@@ -34,6 +34,12 @@ func acceptZMTP(t *testing.T, listener net.Listener, socketType string) *net.TCP
 	if err != nil {
 		t.Fatal(err)
 	}
+	shakeHands(t, peer, socketType)
+	return peer.(*net.TCPConn)
+}
+
+func shakeHands(t *testing.T, peer net.Conn, socketType string) {
+	t.Helper()
 	peer.SetDeadline(time.Now().Add(deadline))
 	greeting := make([]byte, 64)
 	greeting[0], greeting[9], greeting[10] = 0xff, 0x7f, 3
@@ -52,7 +58,6 @@ func acceptZMTP(t *testing.T, listener net.Listener, socketType string) *net.TCP
 			t.Fatalf("handshake: %v", err)
 		}
 	}
-	return peer.(*net.TCPConn)
 }
 
 // A publisher that fills a subscriber's queue and then resets the connection

@@ -10,12 +10,10 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 	"unicode"
 
 	zmq "github.com/pebbe/zmq4"
-	"golang.org/x/sys/unix"
 
 	"github.com/kvcast/kvcast/publisher/internal/ipcpath"
 	"github.com/kvcast/kvcast/publisher/internal/zmqwait"
@@ -55,9 +53,6 @@ const (
 	// hangUp is how long ZeroMQ may take to notice that a connection has ended, which
 	// it does at once, unless it has stopped reading it.
 	hangUp = time.Second
-	// lookEvery is how often it is looked whether it has ended: a look costs as much as
-	// a message.
-	lookEvery = time.Millisecond
 )
 
 // ClientOptions configures a Client.
@@ -69,7 +64,8 @@ type ClientOptions struct {
 	Topic string
 	// HWM is the number of messages that may wait in this process, MaxMessage the
 	// longest frame in bytes; 0 means DefaultHWM and DefaultMaxMessage. If so many wait
-	// when a connection is reset, they are lost.
+	// when a connection ends, what is still under way behind them may be lost; they
+	// are not, and wait apart from those of the next connection.
 	HWM        int
 	MaxMessage int
 	// CurveServerKeyFile and CurveSecretKeyFile switch CURVE on, for replays of a
@@ -108,11 +104,9 @@ type Message struct {
 // It connects again by itself when a publisher goes and comes back. One
 // goroutine at a time may use it.
 type Client struct {
-	ctx     *zmq.Context
-	limit   int // of a frame, in bytes
-	hwm     int
-	socket  *zmq.Socket
-	monitor *zmq.Socket
+	link
+	ctx   *zmq.Context
+	limit int // of a frame, in bytes
 	// lost is when a connection ended, until ZeroMQ tries again.
 	lost time.Time
 	// handshakes counts how often the client was connected.
@@ -125,11 +119,8 @@ type Client struct {
 	options ClientOptions
 	ipv6    bool
 	opened  int
-	// fd is the descriptor of the connection, -1 = there is none or it is not known.
-	// hung is when it was first seen to have ended, zero = it is alive.
-	// looked is when it was last looked.
-	fd           int
-	hung, looked time.Time
+	// left is what the socket before had in its queue.
+	left []received
 	// refused is why the publisher does not let us in, "" = it may.
 	refused string
 }
@@ -155,7 +146,7 @@ func Connect(o ClientOptions) (*Client, error) {
 	if o.MaxMessage == 0 {
 		o.MaxMessage = DefaultMaxMessage
 	}
-	c := &Client{limit: o.MaxMessage, hwm: o.HWM, curve: keys, options: o, ipv6: ipv6}
+	c := &Client{link: link{hwm: o.HWM}, limit: o.MaxMessage, curve: keys, options: o, ipv6: ipv6}
 	if c.ctx, err = zmq.NewContext(); err != nil {
 		return nil, &Error{"connect", err, "context"}
 	}
@@ -245,105 +236,49 @@ func (c *Client) Receive(wait time.Duration) (*Message, error) {
 
 // poll returns the next message, nil if there is none yet, or ErrFrames.
 func (c *Client) poll() (*Message, error) {
-	if c.hungUp() {
-		return nil, c.renew()
+	if len(c.left) == 0 && c.hungUp(c.watch) {
+		if err := c.renew(); err != nil || len(c.left) == 0 {
+			return nil, err
+		}
 	}
-	var frames [wire.LiveFrames][]byte
-	n, err := readFrames(c.socket, frames[:])
-	switch {
-	case err != nil:
+	var m received
+	if len(c.left) > 0 {
+		m, c.left[0] = c.left[0], received{}
+		if c.left = c.left[1:]; len(c.left) == 0 {
+			c.left = nil
+		}
+	} else if err := c.read(&m); err != nil {
 		return nil, &Error{"receive", err, ""}
-	case n == 0:
+	}
+	if m.n == 0 {
 		c.stale = 0
 		return nil, nil
 	}
 	c.stale = max(c.stale-1, 0)
-	switch {
-	case n != len(frames):
-		return nil, &Error{"receive", ErrFrames, fmt.Sprintf("%d frames, want %d", n, len(frames))}
+	if m.n != wire.LiveFrames {
+		return nil, &Error{"receive", ErrFrames, fmt.Sprintf("%d frames, want %d", m.n, wire.LiveFrames)}
 	}
-	seq, err := wire.ParseSeq(frames[1])
+	seq, err := wire.ParseSeq(m.frames[1])
 	if err != nil {
 		return nil, &Error{"receive", ErrFrames, err.Error()}
 	}
-	return &Message{Topic: string(frames[0]), Seq: seq, Payload: frames[2]}, nil
-}
-
-// hungUp says that the connection has ended and ZeroMQ has not noticed: the queue was
-// full, so it has stopped reading. Nothing must be read of that queue any more. libzmq
-// 4.3.4 would go on with what it had got from the connection, and if there is a ZMTP
-// heartbeat in it, abort the process, because it cannot be answered (assertion
-// !_io_error). Between a look and the next one there is time for that still to happen,
-// but a millisecond instead of however long the reader was away.
-func (c *Client) hungUp() bool {
-	now := time.Now()
-	if c.hung.IsZero() && now.Sub(c.looked) < lookEvery {
-		return false
-	}
-	c.looked = now
-	if c.fd < 0 {
-		c.watch()
-	}
-	if c.fd < 0 || !ended(c.fd) {
-		c.hung = time.Time{}
-		return false
-	}
-	// It may have been noticed by now.
-	if c.watch(); c.fd < 0 {
-		return false
-	}
-	if c.hung.IsZero() {
-		c.hung = now
-	}
-	return true
+	return &Message{Topic: string(m.frames[0]), Seq: seq, Payload: m.frames[2]}, nil
 }
 
 // renew waits a moment for ZeroMQ to notice the end. If it does not, the socket is
-// replaced by another one, and what waited in its queue is lost.
+// replaced by another one. What waited in its queue is kept; what the connection had
+// brought beyond is lost.
 func (c *Client) renew() error {
 	if time.Since(c.hung) < hangUp {
 		time.Sleep(time.Millisecond) // the queue can be read, so nothing else waits
 		return nil
 	}
-	monitor, socket := c.monitor, c.socket
-	c.monitor, c.socket = nil, nil
-	err := errors.Join(monitor.Close(), socket.Close())
-	if err != nil {
+	var err error
+	c.left, err = c.drain()
+	if err = errors.Join(err, c.close()); err != nil {
 		return &Error{"receive", err, "a connection that has ended"}
 	}
-	c.stale = 0
 	return c.open()
-}
-
-// ended says that a connection was reset or closed by the peer: what the system reports
-// of it whether it is being read or not.
-func ended(fd int) bool {
-	list := []unix.PollFd{{Fd: int32(fd)}}
-	n, err := unix.Poll(list, 0)
-	return err == nil && n > 0 && list[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
-}
-
-// readFrames reads one message and returns how many frames it has; 0 if there
-// is none. The frames are read one by one: a message may have very many, and
-// they are there as a whole once the first one is. Those that do not fit into
-// frames are dropped.
-func readFrames(s *zmq.Socket, frames [][]byte) (n int, err error) {
-	for more := true; more; n++ {
-		frame, err := s.RecvBytes(zmq.DONTWAIT)
-		if err != nil {
-			if zmq.AsErrno(err) == zmq.Errno(syscall.EAGAIN) {
-				return 0, nil
-			}
-			return 0, err
-		}
-		if n < len(frames) {
-			frames[n] = frame
-		}
-		if more, err = s.GetRcvmore(); err != nil {
-			return 0, err
-		}
-	}
-	return n, nil
 }
 
 // idle tells a quiet publisher from one that has been given up.
@@ -361,27 +296,25 @@ func (c *Client) idle() error {
 // watch takes in what has happened to the connection.
 func (c *Client) watch() {
 	for {
-		kind, _, value, err := c.monitor.RecvEvent(zmq.DONTWAIT)
-		if err != nil {
+		kind, value, ok := c.event()
+		if !ok {
 			return
 		}
 		c.lost = time.Time{}
 		switch kind {
 		case zmq.EVENT_CONNECTED:
 			c.refused = ""
-			c.fd = value
 		case zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
 			c.refused = refusal(kind, value)
 		case zmq.EVENT_DISCONNECTED:
 			c.lost = time.Now()
-			c.fd, c.hung = -1, time.Time{}
 		case zmq.EVENT_HANDSHAKE_SUCCEEDED:
 			// What the connection before has left stays in the queue, in front
 			// of what the new one brings, and all of it is there by now. There
 			// is nothing left once the queue was empty, or as many have been
 			// read as it can hold (twice, because its bound is not sharp).
 			if c.handshakes++; c.handshakes > 1 {
-				c.stale = 2*c.hwm + 1
+				c.stale = len(c.left) + 2*c.hwm + 1
 			}
 			// Makes the socket do what it has been told: to subscribe anew.
 			c.socket.GetEvents()
@@ -397,16 +330,8 @@ func (c *Client) Lost() bool { return !c.lost.IsZero() }
 
 // Close ends the connection and frees the context. A second call does nothing.
 func (c *Client) Close() error {
-	var err error
-	for _, s := range []**zmq.Socket{&c.monitor, &c.socket} {
-		if *s == nil {
-			continue
-		}
-		if closeErr := (*s).Close(); err == nil {
-			err = closeErr
-		}
-		*s = nil
-	}
+	c.left = nil
+	err := c.close()
 	if c.ctx != nil {
 		if termErr := c.ctx.Term(); err == nil {
 			err = termErr

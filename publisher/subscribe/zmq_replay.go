@@ -30,8 +30,8 @@ type replayer struct {
 	endpoint string
 	ipv6     bool
 	limit    int // of a frame, in bytes
-	socket   *zmq.Socket
 	curve    *curve
+	link
 }
 
 // ask ends the request before and asks for the batches from a number on. It
@@ -72,23 +72,20 @@ func (r *replayer) ask(start uint64) error {
 
 // drop ends the request.
 func (r *replayer) drop() {
-	if r.socket != nil {
-		r.socket.Close()
-		r.socket = nil
-	}
+	r.close()
 }
 
 // read returns the next batch of the answer, nil if there is none yet, or
 // ErrFrames for what belongs to no answer. The end is a message with EndSeq.
 func (r *replayer) read() (*Message, error) {
-	var frames [topicFrames][]byte
-	n, err := readFrames(r.socket, frames[:])
-	switch {
-	case err != nil:
+	var got received
+	if err := r.link.read(&got); err != nil {
 		return nil, &Error{"replay", err, ""}
-	case n == 0:
+	}
+	if got.n == 0 {
 		return nil, nil
 	}
+	n, frames := got.n, &got.frames
 	m := &Message{}
 	var seq []byte
 	switch {
@@ -100,6 +97,7 @@ func (r *replayer) read() (*Message, error) {
 		return nil, &Error{"replay", ErrFrames,
 			fmt.Sprintf("%d frames, the first of %d bytes", n, len(frames[0]))}
 	}
+	var err error
 	if m.Seq, err = wire.ParseSeq(seq); err != nil {
 		return nil, &Error{"replay", ErrFrames, err.Error()}
 	}
