@@ -171,7 +171,7 @@ func Follow(o FollowerOptions) (*Follower, error) {
 // given up, see Client.Receive. What a replay server sends makes no errors;
 // Stats has them.
 func (f *Follower) Next(wait time.Duration) (Item, error) {
-	if f.client.socket == nil {
+	if f.client.closed() {
 		return Item{}, &Error{"receive", ErrClosed, ""}
 	}
 	if item, ok := f.tracker.next(); ok {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -119,8 +120,10 @@ type Client struct {
 	options ClientOptions
 	ipv6    bool
 	opened  int
-	// left is what the socket before had in its queue.
-	left []received
+	// left is what the socket before had in its queue. openAt is when to try again if
+	// there is no socket, because it could not be replaced.
+	left   []received
+	openAt time.Time
 	// refused is why the publisher does not let us in, "" = it may.
 	refused string
 }
@@ -209,13 +212,14 @@ func (c *Client) open() (err error) {
 
 // Receive returns the next message, ErrTimeout after wait without one, or
 // ErrFrames for a message of another shape, which is then dropped; the client
-// stays usable after both. ErrProtocol says that ZeroMQ has given the publisher
+// stays usable after both, and after an error of the system, such as that there is no
+// descriptor left for a new connection: it tries again twice a second. ErrProtocol says that ZeroMQ has given the publisher
 // up, because of a frame beyond MaxMessage or because it speaks no ZMTP, and
 // ErrRefused that the publisher does not let us in; no message will come any more.
 // A publisher with another key than CurveServerKeyFile says looks as if it were
 // not there.
 func (c *Client) Receive(wait time.Duration) (*Message, error) {
-	if c.socket == nil {
+	if c.closed() {
 		return nil, &Error{"receive", ErrClosed, ""}
 	}
 	end := time.Now().Add(max(wait, time.Millisecond))
@@ -228,17 +232,39 @@ func (c *Client) Receive(wait time.Duration) (*Message, error) {
 		if left <= 0 {
 			return nil, c.idle()
 		}
-		if err := zmqwait.Read(left, c.socket); err != nil {
-			return nil, &Error{"receive", err, "poll"}
+		if err := c.wait(left, c.socket); err != nil {
+			return nil, err
 		}
 	}
 }
 
+// wait waits until there is something to read from one of the sockets that are there, or
+// it is time to open one, or the time is over.
+func (c *Client) wait(d time.Duration, sockets ...*zmq.Socket) error {
+	if c.socket == nil {
+		d = min(d, time.Until(c.openAt))
+	}
+	there := slices.DeleteFunc(sockets, func(s *zmq.Socket) bool { return s == nil })
+	if err := zmqwait.Read(max(d, time.Millisecond), there...); err != nil {
+		return &Error{"receive", err, "poll"}
+	}
+	return nil
+}
+
+func (c *Client) closed() bool { return c.ctx == nil }
+
 // poll returns the next message, nil if there is none yet, or ErrFrames.
 func (c *Client) poll() (*Message, error) {
-	if len(c.left) == 0 && c.hungUp(c.watch) {
-		if err := c.renew(); err != nil || len(c.left) == 0 {
-			return nil, err
+	if len(c.left) == 0 {
+		if c.socket == nil {
+			if err := c.reopen(); err != nil || c.socket == nil {
+				return nil, err
+			}
+		}
+		if c.hungUp(c.watch) {
+			if err := c.renew(); err != nil || len(c.left) == 0 {
+				return nil, err
+			}
 		}
 	}
 	var m received
@@ -275,10 +301,25 @@ func (c *Client) renew() error {
 	}
 	var err error
 	c.left, err = c.drain()
-	if err = errors.Join(err, c.close()); err != nil {
+	err = errors.Join(err, c.close())
+	c.openAt = time.Time{}
+	if err != nil {
 		return &Error{"receive", err, "a connection that has ended"}
 	}
-	return c.open()
+	return c.reopen()
+}
+
+// reopen opens the socket if it is time to. If that fails, nothing is left open.
+func (c *Client) reopen() error {
+	if time.Now().Before(c.openAt) {
+		return nil
+	}
+	err := c.open()
+	if err != nil {
+		c.close()
+		c.openAt = time.Now().Add(reconnectMax)
+	}
+	return err
 }
 
 // idle tells a quiet publisher from one that has been given up.

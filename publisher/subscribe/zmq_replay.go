@@ -9,7 +9,6 @@ import (
 
 	zmq "github.com/pebbe/zmq4"
 
-	"github.com/kvcast/kvcast/publisher/internal/zmqwait"
 	"github.com/kvcast/kvcast/publisher/wire"
 )
 
@@ -111,12 +110,5 @@ func (r *replayer) read() (*Message, error) {
 // await waits until there is something to read, live, of a replay or of the
 // state of the connection, or the time is over.
 func (c *Client) await(r *replayer, d time.Duration) error {
-	sockets := []*zmq.Socket{c.socket, c.monitor}
-	if r.socket != nil {
-		sockets = append(sockets, r.socket)
-	}
-	if err := zmqwait.Read(max(d, time.Millisecond), sockets...); err != nil {
-		return &Error{"receive", err, "poll"}
-	}
-	return nil
+	return c.wait(d, c.socket, c.monitor, r.socket)
 }
