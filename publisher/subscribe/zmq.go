@@ -239,12 +239,19 @@ func (c *Client) Receive(wait time.Duration) (*Message, error) {
 }
 
 // wait waits until there is something to read from one of the sockets that are there, or
-// it is time to open one, or the time is over.
+// it is time to open one or to look at one, or the time is over. To ask a SUB socket
+// whether it has something reads a message, and all in front of it of other topics: that
+// is not done to one that has hung up.
 func (c *Client) wait(d time.Duration, sockets ...*zmq.Socket) error {
 	if c.socket == nil {
 		d = min(d, time.Until(c.openAt))
 	}
-	there := slices.DeleteFunc(sockets, func(s *zmq.Socket) bool { return s == nil })
+	if !c.hung.IsZero() {
+		d = min(d, lookEvery)
+	}
+	there := slices.DeleteFunc(sockets, func(s *zmq.Socket) bool {
+		return s == nil || s == c.socket && !c.hung.IsZero()
+	})
 	if err := zmqwait.Read(max(d, time.Millisecond), there...); err != nil {
 		return &Error{"receive", err, "poll"}
 	}
@@ -296,7 +303,6 @@ func (c *Client) poll() (*Message, error) {
 // brought beyond is lost.
 func (c *Client) renew() error {
 	if time.Since(c.hung) < hangUp {
-		time.Sleep(time.Millisecond) // the queue can be read, so nothing else waits
 		return nil
 	}
 	var err error
@@ -357,8 +363,11 @@ func (c *Client) watch() {
 			if c.handshakes++; c.handshakes > 1 {
 				c.stale = len(c.left) + 2*c.hwm + 1
 			}
-			// Makes the socket do what it has been told: to subscribe anew.
-			c.socket.GetEvents()
+			// Makes the socket do what it has been told: to subscribe anew. It also
+			// reads, see wait.
+			if !ended(c.fd) {
+				c.socket.GetEvents()
+			}
 		}
 	}
 }
