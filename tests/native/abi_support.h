@@ -171,8 +171,8 @@ struct CacheOptions {
   bool partial = false;  // partial_reuse
   kvc_device_kind device = KVC_DEVICE_HOST;
   kvc_copy_method copies = KVC_COPY_PUBLISHED;  // of a GPU
-  uint32_t most = 0;     // max_blocks
-  uint32_t least = 0;    // min_blocks
+  uint32_t most = 0;                            // max_blocks
+  uint32_t least = 0;                           // min_blocks
 
   [[nodiscard]] uint32_t MostPages() const { return most != 0 ? most : pages; }
 };
