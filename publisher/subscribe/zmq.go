@@ -68,6 +68,9 @@ type ClientOptions struct {
 	// longest frame in bytes; 0 means DefaultHWM and DefaultMaxMessage. If so many wait
 	// when a connection ends, what is still under way behind them may be lost; they
 	// are not, and wait apart from those of the next connection.
+	// Leave it in the thousands towards publishers that are not trusted: one that floods a
+	// short queue, sends heartbeats and resets the connection can still meet the moment in
+	// which libzmq up to 4.3.4 ends the process (an assertion that the client looks out for).
 	HWM        int
 	MaxMessage int
 	// CurveServerKeyFile and CurveSecretKeyFile switch CURVE on, for replays of a
