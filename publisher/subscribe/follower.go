@@ -269,12 +269,12 @@ func (f *Follower) read(now time.Time) (progress bool, err error) {
 	if progress, err = f.readLive(now); err != nil {
 		return progress, err
 	}
-	if f.tracker.request == nil || !f.replayer.asking() {
+	if f.tracker.request == nil || f.replayer.socket == nil {
 		return progress, nil
 	}
 	m, err := f.replayer.read()
 	switch {
-	case errors.Is(err, ErrFrames), errors.Is(err, errHungUp):
+	case errors.Is(err, ErrFrames):
 		f.tracker.failed(now, err.Error())
 	case err != nil:
 		return progress, err

@@ -46,12 +46,11 @@ const (
 	keepaliveCount    = 3
 	keepaliveInterval = 5
 
-	// The names are in the client's own context. giveUp is how long after a
+	// monitorName is in the client's own context. giveUp is how long after a
 	// disconnection ZeroMQ may take to announce that it tries again, which it
 	// does at once, unless the peer broke the protocol: then never.
-	monitorName       = "inproc://monitor"
-	replayMonitorName = "inproc://replay-monitor"
-	giveUp            = time.Second
+	monitorName = "inproc://monitor"
+	giveUp      = time.Second
 	// hangUp is how long ZeroMQ may take to notice that a connection has ended, which
 	// it does at once, unless it has stopped reading it.
 	hangUp = time.Second
@@ -169,6 +168,7 @@ func (c *Client) open() (err error) {
 	o := &c.options
 	c.fd, c.hung = -1, time.Time{}
 	c.opened++
+	monitor := fmt.Sprint(monitorName, c.opened) // that of a closed socket goes a moment later
 	if c.socket, err = c.ctx.NewSocket(zmq.SUB); err != nil {
 		c.socket = nil
 		return &Error{"connect", err, "socket"}
@@ -197,7 +197,14 @@ func (c *Client) open() (err error) {
 	}
 	events := zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_CONNECTED |
 		zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-	if err := c.observe(c.ctx, fmt.Sprint(monitorName, c.opened), events); err != nil {
+	if err := s.Monitor(monitor, events); err != nil {
+		return &Error{"connect", err, "monitor"}
+	}
+	if c.monitor, err = c.ctx.NewSocket(zmq.PAIR); err != nil {
+		c.monitor = nil
+		return &Error{"connect", err, "monitor"}
+	}
+	if err := c.monitor.Connect(monitor); err != nil {
 		return &Error{"connect", err, "monitor"}
 	}
 	if err := s.Connect(o.Endpoint); err != nil {

@@ -49,20 +49,6 @@ type received struct {
 	n      int
 }
 
-// observe begins to monitor the socket, at an address of its own: that of a closed socket
-// goes a moment later.
-func (l *link) observe(ctx *zmq.Context, address string, events zmq.Event) error {
-	if err := l.socket.Monitor(address, events); err != nil {
-		return err
-	}
-	monitor, err := ctx.NewSocket(zmq.PAIR)
-	if err != nil {
-		return err
-	}
-	l.monitor = monitor
-	return monitor.Connect(address)
-}
-
 // event returns what has happened to the connection next; false if nothing has.
 func (l *link) event() (kind zmq.Event, value int, ok bool) {
 	if l.monitor == nil {

@@ -4,7 +4,6 @@
 package subscribe
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -17,17 +16,11 @@ const (
 	// replayHWM is the number of messages of an answer that may wait here. The
 	// rest waits at the server: the network holds it back.
 	replayHWM = 64
-	// replayHangUp is how long ZeroMQ may take to notice that a connection has ended. If
-	// it would have, the rest of an answer is lost, and asked for again.
-	replayHangUp = 50 * time.Millisecond
 	// The frames of an answer in the topic and in the legacy dialect. The first
 	// one is empty, the last three or two are those of a live message.
 	topicFrames  = 4
 	legacyFrames = 3
 )
-
-// errHungUp: the connection ended before the answer was read.
-var errHungUp = errors.New("the connection ended")
 
 // replayer makes requests for replays. Each has a socket of its own, so that
 // what is still under way for the request before cannot be taken for an answer.
@@ -38,12 +31,6 @@ type replayer struct {
 	limit    int // of a frame, in bytes
 	curve    *curve
 	link
-	// left is what is still to be read of a connection that has ended; over says that
-	// there is nothing behind it.
-	left []received
-	over bool
-	// asked counts the requests.
-	asked int
 }
 
 // ask ends the request before and asks for the batches from a number on. It
@@ -54,7 +41,7 @@ func (r *replayer) ask(start uint64) error {
 	if err != nil {
 		return &Error{"replay", err, "socket"}
 	}
-	r.socket, r.hwm = s, replayHWM
+	r.socket = s
 	for _, option := range []struct {
 		name string
 		set  func() error
@@ -71,10 +58,6 @@ func (r *replayer) ask(start uint64) error {
 			return &Error{"replay", err, "option " + option.name}
 		}
 	}
-	r.asked++
-	if err := r.observe(r.ctx, fmt.Sprint(replayMonitorName, r.asked), zmq.EVENT_CONNECTED|zmq.EVENT_DISCONNECTED); err != nil {
-		return &Error{"replay", err, "monitor"}
-	}
 	if err := s.Connect(r.endpoint); err != nil {
 		return &Error{"replay", ErrEndpoint, fmt.Sprintf("%q: %s", r.endpoint, err)}
 	}
@@ -89,48 +72,13 @@ func (r *replayer) ask(start uint64) error {
 // drop ends the request.
 func (r *replayer) drop() {
 	r.close()
-	r.left, r.over = nil, false
 }
 
-// asking says that there is a request whose answer has not ended.
-func (r *replayer) asking() bool { return r.socket != nil || r.over }
-
-// watch takes in what has happened to the connection.
-func (r *replayer) watch() {
-	for ok := true; ok; {
-		_, _, ok = r.event()
-	}
-}
-
-// next reads the next message, which has no frames if there is none yet. It returns
-// errHungUp when the connection has ended and all of it has been read that can be.
-func (r *replayer) next(m *received) error {
-	if !r.over && r.hungUp(r.watch) {
-		if time.Since(r.hung) < replayHangUp {
-			return nil
-		}
-		var err error
-		r.left, err = r.drain()
-		if err = errors.Join(err, r.close()); err != nil {
-			return err
-		}
-		r.over = true
-	}
-	switch {
-	case len(r.left) > 0:
-		*m, r.left = r.left[0], r.left[1:]
-		return nil
-	case r.over:
-		return errHungUp
-	}
-	return r.link.read(m)
-}
-
-// read returns the next batch of the answer, nil if there is none yet,
-// ErrFrames for what belongs to no answer, or errHungUp if no more will come. The end is a message with EndSeq.
+// read returns the next batch of the answer, nil if there is none yet, or
+// ErrFrames for what belongs to no answer. The end is a message with EndSeq.
 func (r *replayer) read() (*Message, error) {
 	var got received
-	if err := r.next(&got); err != nil {
+	if err := r.link.read(&got); err != nil {
 		return nil, &Error{"replay", err, ""}
 	}
 	if got.n == 0 {
@@ -162,8 +110,5 @@ func (r *replayer) read() (*Message, error) {
 // await waits until there is something to read, live, of a replay or of the
 // state of the connection, or the time is over.
 func (c *Client) await(r *replayer, d time.Duration) error {
-	if !r.hung.IsZero() {
-		return c.wait(min(d, lookEvery), c.socket, c.monitor)
-	}
 	return c.wait(d, c.socket, c.monitor, r.socket)
 }
