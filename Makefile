@@ -67,12 +67,13 @@ test-race: ## Go tests under the race detector (the longest ones shortened)
 	$(GO) test -p $(TEST_JOBS) -race -short -skip '^Test($(MEASURING))$$' ./...
 
 # Alarms that are not ours: msgpack's encoder casts a string's header to that of a slice, and so reads eight bytes
-# behind it; tests that count Go's allocations count those of the sanitizer too. publisher/wire has no C below it.
+# behind it; tests that count Go's allocations count those of the sanitizer too. libzmq 4.3.4 loses a message of
+# some 100 bytes when a connection ends behind a full queue with heartbeats in it. publisher/wire has no C below it.
 .PHONY: test-asan
 test-asan: ## Go tests of the packages above C under AddressSanitizer (the longest ones shortened)
 	@if echo 'int main(void) { return 0; }' | $$($(GO) env CC) -fsanitize=address -x c - -o /dev/null 2>/dev/null; then \
 	  set -x; $(GO) test -p $(TEST_JOBS) -asan -gcflags='github.com/shamaton/msgpack/v2/...=-asan=false' -short \
-	    -skip 'Allocations|^Test($(MEASURING))$$' ./cgo ./bindings/... ./publisher ./publisher/subscribe; \
+	    -skip 'Allocations|BehindHeartbeats|^Test($(MEASURING))$$' ./cgo ./bindings/... ./publisher ./publisher/subscribe; \
 	else echo "test-asan: skipped, $$($(GO) env CC) cannot link with -fsanitize=address"; fi
 
 .PHONY: consumer
