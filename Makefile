@@ -102,7 +102,7 @@ asan: ## C and C++ tests under AddressSanitizer and UndefinedBehaviourSanitizer
 	ctest --preset asan
 
 .PHONY: tsan
-tsan: ## C and C++ tests under ThreadSanitizer
+tsan: ## C and C++ tests that have more than one thread, under ThreadSanitizer
 	cmake --preset tsan $(WERROR)
 	cmake --build --preset tsan
 	$(NO_ASLR) ctest --preset tsan
