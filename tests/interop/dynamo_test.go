@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -205,77 +204,6 @@ func TestDynamoIndexer(t *testing.T) {
 		if s := w.pub.Stats(); s.DroppedBatches > 0 {
 			t.Errorf("%+v", s)
 		}
-	}
-	p.end(t)
-}
-
-// listener is Dynamo's listener for a single stream and its radix tree, from its
-// Python bindings.
-type listener struct{ h *helper }
-
-func (l listener) match(prompt []uint32) (tokens [ranks]int) {
-	l.h.t.Helper()
-	var answer struct {
-		Blocks map[string]int `json:"blocks"`
-		Error  string         `json:"error"`
-	}
-	l.h.ask(map[string]any{"match": prompt}, &answer)
-	if answer.Error != "" {
-		l.h.t.Fatal(answer.Error)
-	}
-	for rank, n := range answer.Blocks {
-		i, err := strconv.Atoi(rank)
-		if err != nil || i < 0 || i >= ranks {
-			l.h.t.Fatalf("rank %q", rank)
-		}
-		tokens[i] = n * blockSize
-	}
-	return tokens
-}
-
-// Dynamo's ZmqKvEventListener, RadixTree and block hashes, which know no
-// replays, follow two ranks through resets and restarts.
-func TestDynamoListener(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes some seconds")
-	}
-	python(t)
-	if _, err := os.Stat(filepath.Join(venv, "listener")); err != nil {
-		t.Skip("pip could not install the release with ZmqKvEventListener")
-	}
-	folder, err := filepath.Abs(filepath.Join(venv, "listener"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := newPrompts(t, 2)
-	base, replay := freeEndpoints(t)
-	h := startHelper(t, "listener.py", "PYTHONPATH="+folder)
-	h.ask(map[string]any{"listen": []string{plusRank(t, base, 0), plusRank(t, base, 1)}, "block_size": blockSize}, &struct{}{})
-	x := listener{h}
-	workers := make([]*worker, ranks)
-	for rank := range workers {
-		workers[rank] = newWorker(t, rank, base, replay)
-		workers[rank].start(1)
-	}
-	for round := range 8 {
-		rank := p.rand.IntN(ranks)
-		w := workers[rank]
-		what := "live"
-		switch round % 3 {
-		case 1:
-			what = fmt.Sprintf("a reset of rank %d", rank)
-			if err := w.manager.Reset(); err != nil {
-				t.Fatal(err)
-			}
-		case 2:
-			what = fmt.Sprintf("a restart of rank %d", rank)
-			w.kill()
-			// It does not connect again by itself.
-			h.ask(map[string]any{"again": rank}, &struct{}{})
-			w.start(1)
-		}
-		serveSome(workers, p, 20)
-		compare(t, fmt.Sprintf("round %d, %s", round, what), x, workers, p, 30)
 	}
 	p.end(t)
 }

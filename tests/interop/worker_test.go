@@ -122,6 +122,16 @@ func (w *worker) flush() {
 	}
 }
 
+// resync tells all that there is anew.
+func (w *worker) resync() {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	defer cancel()
+	if err := w.pub.Resync(ctx); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // own is how many tokens of a prompt the worker would find itself, in whole
 // blocks: routers know no others.
 func (w *worker) own(prompt []uint32) int {
@@ -247,11 +257,14 @@ type index interface {
 	match(prompt []uint32) [ranks]int
 }
 
-// compare brings the stream to a quiet point and asks for random prompts: the
-// index must know of each what each worker would find, and so name the right one.
-func compare(t *testing.T, when string, x index, workers []*worker, p *prompts, n int) {
+// chooser is a router that says to which rank it would send a prompt.
+type chooser interface {
+	best(prompt []uint32) int
+}
+
+// settle brings the stream to a quiet point: the index knows what was published last.
+func settle(t *testing.T, when string, x index, workers []*worker, p *prompts) {
 	t.Helper()
-	// What is published last is applied last.
 	mark := p.mark()
 	for _, w := range workers {
 		w.serve(mark)
@@ -262,18 +275,47 @@ func compare(t *testing.T, when string, x index, workers []*worker, p *prompts, 
 			t.Fatalf("%s: the last block is not known within %v: %v", when, deadline, x.match(mark))
 		}
 	}
+}
+
+// owned is what each worker itself would find of a prompt.
+func owned(workers []*worker, prompt []uint32) (tokens [ranks]int) {
+	for _, w := range workers {
+		tokens[w.options.Rank] = w.own(prompt)
+	}
+	return tokens
+}
+
+// differing counts the prompts of which the index says something else than the workers.
+func differing(x index, workers []*worker, p *prompts, n int) (wrong int) {
+	for range n {
+		if prompt := p.next(); x.match(prompt) != owned(workers, prompt) {
+			wrong++
+		}
+	}
+	return wrong
+}
+
+// compare brings the stream to a quiet point and asks for random prompts: the
+// index must know of each what each worker would find, and so name the right one.
+func compare(t *testing.T, when string, x index, workers []*worker, p *prompts, n int) {
+	t.Helper()
+	settle(t, when, x, workers, p)
+	c, chooses := x.(chooser)
 	for range n {
 		prompt := p.next()
-		got, want := x.match(prompt), [ranks]int{}
-		for _, w := range workers {
-			want[w.options.Rank] = w.own(prompt)
-		}
+		got, want := x.match(prompt), owned(workers, prompt)
 		if got != want {
 			t.Fatalf("%s: a prompt of %d tokens matches %v, the workers themselves find %v", when, len(prompt), got, want)
 		}
 		p.asked++
-		if want[0] != want[1] {
-			p.told++
+		if want[0] == want[1] {
+			continue
+		}
+		p.told++
+		if chooses {
+			if best := c.best(prompt); want[best] < want[1-best] {
+				t.Fatalf("%s: a prompt goes to rank %d, the ranks have %v tokens of it", when, best, want)
+			}
 		}
 	}
 }
