@@ -217,11 +217,13 @@ func (p *prompts) mark() []uint32 {
 	return tokens
 }
 
-// freeEndpoints returns two tcp endpoints with room for all ranks behind each.
+// freeEndpoints returns two tcp endpoints with room for all ranks behind each. They are
+// below the ports that systems give to whoever wants any, as the readers do: those would
+// take them between now and the start of a worker.
 func freeEndpoints(t *testing.T) (base, replay string) {
 	t.Helper()
 	for range 100 {
-		port := freePort(t)
+		port := 10000 + rand.IntN(20000)
 		var open []net.Listener
 		for i := range 2 * ranks {
 			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+i))
