@@ -107,7 +107,8 @@ tsan: ## C and C++ tests that have more than one thread, under ThreadSanitizer
 	cmake --build --preset tsan
 	$(NO_ASLR) ctest --preset tsan
 
-# KVC_SEED repeats a run; a failure prints the seed and the operations that are left after shrinking.
+# KVC_SEED repeats a run; a failure prints the seed and the operations that are left after shrinking. With TRACE, the
+# conversation trace as it was published (tests/data/NOTICE.md), the hit rates of docs/performance.md are measured again.
 .PHONY: test-long
 test-long: ## A million random operations on both models, what pages hold, the C ABI and what subscribers know
 	cmake --preset dev $(WERROR)
@@ -116,7 +117,8 @@ test-long: ## A million random operations on both models, what pages hold, the C
 	KVC_OPERATIONS=1000000 build/dev/tests/native/content_test
 	KVC_INPUTS=100000 build/dev/tests/native/fuzz_abi
 	$(GO) test -count=1 -timeout=60m -run 'TestModel$$' ./bindings -rapid.checks=11000
-	KVCAST_TEST_LONG=1 $(GO) test -count=1 -timeout=60m -v -run 'TestMirrors|TestFrozen|TestOverloadEnds' ./tests/e2e ./publisher
+	KVCAST_TEST_LONG=1 KVCAST_TRACE=$(abspath $(TRACE)) $(GO) test -count=1 -timeout=60m -v \
+	  -run 'TestMirrors|TestFrozen|TestOverloadEnds|Conversation$$' ./tests/e2e ./publisher
 
 .PHONY: bench
 bench: ## Benchmarks, C++ and Go

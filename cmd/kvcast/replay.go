@@ -409,6 +409,7 @@ func (r *replayer) settle(ctx context.Context) error {
 		return err
 	}
 	s.ResidentBlocks = pages.Blocks
+	s.OpenSequences, s.LivePages = pages.Sequences, pages.LivePages
 	if r.publisher == nil {
 		// Without a stream the allocator's own counts take the place of what
 		// has been announced.

@@ -43,6 +43,10 @@ type summary struct {
 	ResidentBlocks    uint64 `json:"resident_blocks"`
 	ReusableBlocks    uint64 `json:"reusable_blocks"`
 	UnannouncedBlocks uint64 `json:"unannounced_blocks"`
+	// OpenSequences and LivePages are what the requests have left behind once all of
+	// them have been released: 0, unless something leaks.
+	OpenSequences uint64 `json:"open_sequences"`
+	LivePages     uint64 `json:"live_pages"`
 
 	// What has been handed to the socket up to the end of the replay.
 	Batches        uint64 `json:"batches"`

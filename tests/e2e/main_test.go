@@ -303,6 +303,8 @@ type replaySummary struct {
 	ResidentBlocks    int     `json:"resident_blocks"`
 	ReusableBlocks    int     `json:"reusable_blocks"`
 	UnannouncedBlocks int     `json:"unannounced_blocks"`
+	OpenSequences     int     `json:"open_sequences"`
+	LivePages         int     `json:"live_pages"`
 	Batches           int     `json:"batches"`
 	Events            int     `json:"events"`
 	BytesPublished    int     `json:"bytes_published"`
