@@ -82,6 +82,8 @@ class StreamingEventSink final : public EventSink {
   [[nodiscard]] const Projector* projector() const { return projector_.get(); }
   // Words of the ring; 0 before Attach.
   [[nodiscard]] uint64_t capacity_words() const { return ring_.capacity(); }
+  // The ring itself, to be compared. Only while nobody writes or drains.
+  [[nodiscard]] const RecordRing& ring() const { return ring_; }
   // Stored blocks whose records wait for the drainer: what max_entries caps.
   [[nodiscard]] uint64_t waiting_blocks() const {
     const uint64_t consumed = drained_.consumed_blocks.load(std::memory_order_relaxed);
