@@ -254,10 +254,10 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 		bindings.SuppressMultimodal}).Draw(t, "multimodal")
 	digests := rapid.SampledFrom([]int{3, 3, 2, 1}).Draw(t, "digests") // of the three that there are
 	policy := bindings.PolicyLRU
-	// A digest that was out of use for a while hashes otherwise when it returns, so ghosts of
-	// blocks with digests cannot be foretold.
-	if rapid.Bool().Draw(t, "lrfu") && !images {
-		policy = bindings.PolicyLRFU
+	// A digest that has made way for another hashes otherwise when it returns, so that ghosts of
+	// its blocks are not known again: there is room for all three.
+	if rapid.Bool().Draw(t, "lrfu") {
+		policy, digests = bindings.PolicyLRFU, 3
 	}
 	tau := rapid.SampledFrom([]int{1, 3, 20, 1000}).Draw(t, "tau")
 	ghosts := rapid.SampledFrom([]int{oneSet, ampleSets}).Draw(t, "ghosts")

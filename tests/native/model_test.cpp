@@ -67,6 +67,8 @@ class Draw {
   uint64_t state_;
 };
 
+constexpr uint32_t kImages = 3;  // different digests among the tokens
+
 enum class Kind : uint32_t {
   kCreate,
   kProbe,
@@ -166,9 +168,10 @@ RunSetup RandomRunSetup(Draw& draw) {
   setup.cache.gate = draw.From<uint32_t>({1000, 1000, 970, 500, 250});
   setup.cache.pending = draw.From<uint32_t>({0, 0, 0, 1, 3});
   setup.cache.partial = !draw.OneIn(3);
-  // A digest that was out of use for a while hashes otherwise when it returns, so ghosts of blocks
-  // with digests cannot be foretold.
-  if (!setup.images && !draw.OneIn(3)) setup.cache.policy = KVC_POLICY_LRFU;
+  // A digest that has made way for another hashes otherwise when it returns, so that ghosts of its
+  // blocks are not known again: there is room for all that are drawn.
+  if (!draw.OneIn(3)) setup.cache.policy = KVC_POLICY_LRFU;
+  if (setup.cache.policy == KVC_POLICY_LRFU) setup.cache.digests = kImages;
   setup.cache.tau = draw.From<uint32_t>({1, 3, 20, 1000});
   setup.cache.ghosts = draw.From<uint32_t>({ModelScores::kOneSet, ModelScores::kAmple});
   if (draw.OneIn(2)) {
@@ -635,7 +638,7 @@ class Lockstep {
     for (uint32_t& token : tokens) {
       token = static_cast<uint32_t>(draw.Below(2));
       if (setup_.images && draw.OneIn(8)) {
-        token = KVC_DIGEST_TOKEN(1 + static_cast<uint32_t>(draw.Below(3)));
+        token = KVC_DIGEST_TOKEN(1 + static_cast<uint32_t>(draw.Below(kImages)));
       }
     }
     return tokens;
