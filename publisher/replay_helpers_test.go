@@ -46,7 +46,9 @@ func newReplayClient(t testing.TB, ctx *zmq.Context, kind zmq.Type, endpoint, id
 	}
 	c.socket.SetLinger(0)
 	c.socket.SetRcvtimeo(patience)
-	c.socket.SetRcvhwm(1) // what it has not read stays with the publisher
+	// What it has not read stays with the publisher.
+	c.socket.SetRcvhwm(1)
+	c.socket.SetRcvbuf(64 << 10)
 	if identity != "" {
 		c.socket.SetIdentity(identity)
 	}

@@ -110,6 +110,7 @@ func sameBlocks(t testing.TB, what string, got *reader.Mirror, want []uint64) {
 // A request that reaches back beyond the ring is answered with all that is
 // announced, at the number that was asked for, and then up to the newest.
 func TestSnapshotFillsFromTheFront(t *testing.T) {
+	t.Parallel() // waits for the next second
 	for _, f := range forms {
 		t.Run(f.name, func(t *testing.T) {
 			o := snapshotOptions(t)
@@ -177,6 +178,7 @@ func TestSnapshotForREQ(t *testing.T) {
 
 // Beyond the limit of filling up, a snapshot ends early.
 func TestSnapshotPadLimit(t *testing.T) {
+	t.Parallel() // waits for the next second
 	o := snapshotOptions(t)
 	o.ReplayPadLimit = 10
 	p, m := startWith(t, o, 64)
@@ -245,6 +247,7 @@ func TestSnapshotOfSeveralMessages(t *testing.T) {
 // look like all of it, nor put into larger messages than readers take: what is kept
 // is sent, and the cut shows.
 func TestSnapshotWithoutNumbers(t *testing.T) {
+	t.Parallel() // waits for the next second
 	o := snapshotOptions(t)
 	o.BufferSteps = 1
 	p := mustNew(t, o)
@@ -284,6 +287,7 @@ func TestSnapshotWithoutNumbers(t *testing.T) {
 
 // All who ask at once share one snapshot, and there is at most one a second.
 func TestSnapshotIsShared(t *testing.T) {
+	t.Parallel() // waits for the next second
 	p, m := startWith(t, snapshotOptions(t), 64)
 	grow(t, p, m, 0, 10)
 	const clients = 12
@@ -313,6 +317,7 @@ func TestSnapshotIsShared(t *testing.T) {
 
 // What is sent live while a snapshot is asked for and read makes it whole.
 func TestSnapshotBesideLive(t *testing.T) {
+	t.Parallel() // waits for the next second
 	o := snapshotOptions(t)
 	p, m := startWith(t, o, 64)
 	grow(t, p, m, 0, 10)
