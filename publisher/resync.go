@@ -30,6 +30,10 @@ type resync struct {
 	cleared  bool
 	// start: it is that of Start, which is not counted.
 	start bool
+	// behind: the last snapshot was one for replays. refused: that one was still being
+	// read when this one was to begin, so the next is this one's: replays that are asked
+	// for without pause would else keep it waiting for ever.
+	behind, refused bool
 	// lost: a loss is to be answered, not before due. lossy: the resync under way
 	// has lost batches. gap is the time until due after it.
 	lost, lossy bool
@@ -113,8 +117,10 @@ func (o *owner) stepResync(now time.Time) (busy bool, wait time.Duration) {
 		}
 		snapshot, err := o.snapshots.Snapshot()
 		if errors.Is(err, bindings.ErrBusy) {
+			r.refused = r.behind
 			return false, minPoll // one for a replay is still being encoded
 		}
+		r.behind, r.refused = false, false
 		r.served, r.waiting = r.waiting, nil
 		if err != nil {
 			o.endResync(now, err)

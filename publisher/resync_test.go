@@ -257,6 +257,81 @@ func TestResyncAtClose(t *testing.T) {
 	}
 }
 
+// heldSnapshots is a stream whose snapshots stay open for a while after they have been
+// read, as if reading took so long.
+type heldSnapshots struct {
+	*bindings.Stream
+	now, until time.Time // the last one is open until then
+	hold       time.Duration
+}
+
+func (h *heldSnapshots) Snapshot() (*bindings.Snapshot, error) {
+	if h.now.Before(h.until) {
+		return nil, bindings.ErrBusy
+	}
+	s, err := h.Stream.Snapshot()
+	if err == nil {
+		h.until = h.now.Add(h.hold)
+	}
+	return s, err
+}
+
+// Snapshots that replays ask for without pause, and resyncs that are, take turns, also
+// when each snapshot takes longer than the pause between two.
+func TestResyncsAndSnapshotsTakeTurns(t *testing.T) {
+	for name, c := range map[string]struct {
+		hold time.Duration
+		want string
+	}{
+		"slow snapshots":  {1500 * time.Millisecond, "SRSRSR"},
+		"quick snapshots": {0, "SRRR"}, // at most one for replays a second
+	} {
+		t.Run(name, func(t *testing.T) {
+			stream, m := newAllocator(t, bindings.StreamConfig{}, bindings.Config{TokensPerBlock: 1, CapacityBlocks: 64})
+			compute(t, m, []uint32{1, 2, 3})
+			p := mustNew(t, localOptions(t))
+			encoder, err := wire.NewEncoder(p.settings.wireConfig())
+			if err != nil {
+				t.Fatal(err)
+			}
+			source := &heldSnapshots{Stream: stream, hold: c.hold}
+			o := &owner{p: p, s: p.settings, transport: &fakeTransport{}, encode: true, encoder: encoder, source: source,
+				snapshots: source, hub: newSnapshotHub(), validator: p.validator, config: p.settings.wireConfig()}
+			now := time.Unix(1000, 0)
+			got := ""
+			wanted, asked := o.hub.ask(), &resyncRequest{done: make(chan error, 1)}
+			o.resync.waiting = []*resyncRequest{asked}
+			for end := now.Add(20 * time.Second); len(got) < len(c.want); now = now.Add(50 * time.Millisecond) {
+				if now.After(end) {
+					t.Fatalf("%q in 20 s, want %q", got, c.want)
+				}
+				source.now = now
+				o.step(now)
+				o.hub.building.Wait()
+				if wanted.done() {
+					got += "S"
+					wanted.release()
+					wanted = o.hub.ask()
+				}
+				select {
+				case err := <-asked.done:
+					if err != nil {
+						t.Fatal(err)
+					}
+					got += "R"
+					o.resync.waiting = append(o.resync.waiting, asked)
+				default:
+				}
+			}
+			if got != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+			wanted.release()
+			o.abandonResync()
+		})
+	}
+}
+
 // A publisher that takes over from another one announces what is there.
 func TestStartOnANonEmptyCache(t *testing.T) {
 	first, m, stream := startStream(t, mustNew(t, localOptions(t)), 64)

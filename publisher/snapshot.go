@@ -194,7 +194,7 @@ func (o *owner) answerSnapshots(now time.Time) time.Duration {
 		return wait
 	}
 	// While all blocks are being announced anew, the stream is behind its source.
-	if o.resync.active() || !h.room() {
+	if o.resync.active() || o.resync.refused || !h.room() {
 		return minPoll
 	}
 	snapshot, err := o.snapshots.Snapshot()
@@ -208,7 +208,7 @@ func (o *owner) answerSnapshots(now time.Time) time.Duration {
 		}
 		return noMark
 	}
-	o.nextPin = now.Add(snapshotInterval)
+	o.nextPin, o.resync.behind = now.Add(snapshotInterval), true
 	if err != nil {
 		a.finish(nil, err)
 		o.p.warn("a snapshot for a replay could not be made: " + err.Error())
