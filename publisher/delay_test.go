@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvcast/kvcast/bindings"
+	"github.com/kvcast/kvcast/publisher/wire"
 )
 
 // watched is a source that tells, to whoever listens at that moment, that a
@@ -44,30 +45,114 @@ func (w *watched) waitIdle(t *testing.T) {
 // delays are the values of FlushDelay for which the delay is measured, with
 // the number of measurements and the most that the quickest of them may take.
 // A busy machine adds to each measurement, never takes away, so the quickest
-// one is the publisher's own doing; it may be the promised 100 ms, or for short
-// delays a few times what was asked for.
+// one is the publisher's own doing; it may be a few times what was asked for.
 var delays = []struct {
 	delay, most time.Duration
 	n           int
 }{
 	{0, 8 * time.Millisecond, 50},
 	{5 * time.Millisecond, 25 * time.Millisecond, 30},
-	{maxFlushDelay, 100 * time.Millisecond, 12},
+	{maxFlushDelay, promisedDelay, 12},
 }
 
-// checkDelays judges measurements that each began right after a drain that
-// found nothing.
+// promisedDelay is after how long what is recorded is on the wire, whatever the
+// settings.
+const promisedDelay = 100 * time.Millisecond
+
+// checkDelays judges measurements that each began right after a drain that found
+// nothing. Each is within the promised delay or, on a machine that is slower than that,
+// twice the longest before it; a machine that becomes so is forgiven one in twenty.
 func checkDelays(t *testing.T, delay, most time.Duration, took []time.Duration) {
 	t.Helper()
+	late, longest := 0, time.Duration(0)
+	for _, d := range took {
+		if d > max(promisedDelay, 2*longest) {
+			late++
+		}
+		longest = max(longest, d)
+	}
+	if late > (len(took)+19)/20 {
+		t.Errorf("FlushDelay %v: %d beyond %v: %v", delay, late, promisedDelay, took)
+	}
 	slices.Sort(took)
 	best, median := took[0], took[len(took)/2]
-	t.Logf("FlushDelay %v: best %v, median %v of %d", delay, best, median, len(took))
+	t.Logf("FlushDelay %v: best %v, median %v, longest %v of %d", delay, best, median, longest, len(took))
 	if best > most {
 		t.Errorf("FlushDelay %v: not once within %v: %v", delay, most, took)
 	}
 	// The pause is real: an idle publisher does not spin.
 	if least := min(delay, maxPoll) / 2; median < least {
 		t.Errorf("FlushDelay %v: median %v, want at least %v", delay, median, least)
+	}
+}
+
+// keptBatches is a transport that keeps what is sent.
+type keptBatches struct {
+	fakeTransport
+	payloads [][]byte
+}
+
+func (k *keptBatches) send(seq, payload []byte) error {
+	k.payloads = append(k.payloads, slices.Clone(payload))
+	return k.fakeTransport.send(seq, payload)
+}
+
+// By a clock of the test's a reset of an idle cache is told within the promised delay,
+// whatever the settings and however the moment is chosen, alone and before what is stored
+// after it.
+func TestResetOfAnIdleCacheByTheClock(t *testing.T) {
+	for _, delay := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 50 * time.Millisecond, maxFlushDelay} {
+		t.Run(delay.String(), func(t *testing.T) {
+			stream, manager := newAllocator(t, bindings.StreamConfig{}, bindings.Config{TokensPerBlock: 4, CapacityBlocks: 16})
+			options := localOptions(t)
+			options.FlushDelay = delay
+			p := mustNew(t, options)
+			encoder, err := wire.NewEncoder(p.settings.wireConfig())
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent := &keptBatches{}
+			o := &owner{p: p, s: p.settings, transport: sent, encode: true, encoder: encoder, source: stream,
+				validator: p.validator, config: p.settings.wireConfig()}
+			now := time.Unix(1000, 0)
+			// idle does what is to be done now, and returns for how long there is nothing.
+			idle := func() time.Duration {
+				for {
+					more, wait := o.step(now)
+					if !more {
+						return wait
+					}
+				}
+			}
+			for round := range uint32(20) {
+				compute(t, manager, []uint32{round, 1, 2, 3})
+				now = now.Add(time.Duration(round) * 7 * time.Millisecond)
+				wait := idle() // and then, when it is said not to look:
+				if err := manager.Reset(); err != nil {
+					t.Fatal(err)
+				}
+				compute(t, manager, []uint32{round, 5, 6, 7})
+				before := len(sent.payloads)
+				for begin := now; len(sent.payloads) < before+2; wait = idle() {
+					if now = now.Add(wait); now.Sub(begin) > promisedDelay-10*time.Millisecond {
+						t.Fatalf("round %d: not told %v later", round, now.Sub(begin))
+					}
+				}
+				var kinds []wire.Kind
+				for _, payload := range sent.payloads[before:] {
+					b, err := wire.Decode(payload, wire.Limits{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, e := range b.Events {
+						kinds = append(kinds, e.Kind)
+					}
+				}
+				if want := []wire.Kind{wire.KindCleared, wire.KindStored}; !slices.Equal(kinds, want) {
+					t.Fatalf("round %d: %v in %d batches, want %v", round, kinds, len(sent.payloads)-before, want)
+				}
+			}
+		})
 	}
 }
 
