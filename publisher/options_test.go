@@ -47,6 +47,9 @@ func TestRefusedOptions(t *testing.T) {
 		"V7 negative":           {func(o *Options) { o.Rank = -1 }, "data_parallel_rank", "-1"},
 		"V7 too high":           {func(o *Options) { o.Rank, o.Ranks = 2, 2 }, "data_parallel_rank", "2"},
 		"V7 no ranks":           {func(o *Options) { o.Ranks = 0 }, "data_parallel_size", "0"},
+		"V8 pipeline":           {func(o *Options) { o.PipelineParallelSize = 2 }, "pipeline_parallel_size", "2"},
+		"V8 context":            {func(o *Options) { o.ContextParallelSize = 4 }, "context_parallel_size", "4"},
+		"V8 no size":            {func(o *Options) { o.PipelineParallelSize = -1 }, "pipeline_parallel_size", "-1"},
 		"V9 empty":              {func(o *Options) { o.Endpoint = "ipc://" }, "endpoint", "ipc://"},
 		"V9 108":                {func(o *Options) { o.Endpoint = "ipc://" + long[:108] }, "endpoint", "ipc://" + long[:108]},
 		// Rank 0 would fit; rank 10 does not, and all ranks say so.
@@ -128,6 +131,22 @@ func TestRefusedOptions(t *testing.T) {
 	}
 	if p, err := New(Options{}); p != nil || !errors.Is(err, ErrOption) {
 		t.Errorf("the zero Options: %v, %v", p, err)
+	}
+}
+
+// Other parallelism than that of data and tensors is refused with the reason, also where
+// nothing would be sent.
+func TestParallelismIsRefusedWithTheReason(t *testing.T) {
+	for _, disabled := range []bool{false, true} {
+		o := DefaultOptions()
+		o.Disabled, o.PipelineParallelSize = disabled, 2
+		if _, err := New(o); err == nil || !strings.Contains(err.Error(), "each stage holds its own layers of a block only") {
+			t.Errorf("pipeline: %v", err)
+		}
+		o.PipelineParallelSize, o.ContextParallelSize = 1, 2
+		if _, err := New(o); err == nil || !strings.Contains(err.Error(), "each rank holds its own part of the tokens only") {
+			t.Errorf("context: %v", err)
+		}
 	}
 }
 

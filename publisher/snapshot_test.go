@@ -176,6 +176,79 @@ func TestSnapshotForREQ(t *testing.T) {
 	sameBlocks(t, "REQ", mirror, patterns(t, m, event.Signed64))
 }
 
+// A common client asks for what is before the live batch that it holds, and reads the answer
+// to the number before that one, whatever may come then. With a snapshot it knows
+// everything, also if there is but that one number, and the batches that it holds, which
+// the snapshot may have in it, change nothing that is right.
+func TestSnapshotForClientsThatStopBeforeTheirLiveBatch(t *testing.T) {
+	for name, back := range map[string]uint64{"one number": 1, "some numbers": 3, "from the beginning": 0} {
+		for _, more := range []int{0, 9} {
+			t.Run(fmt.Sprintf("%s, %d behind it", name, more), func(t *testing.T) {
+				t.Parallel() // each has a publisher and its second
+				p, m := startWith(t, snapshotOptions(t), 64)
+				grow(t, p, m, 0, 20)
+				s := subscribe(t, p)
+				grow(t, p, m, 100, 1)
+				_, number, payload := s.nextFrames()
+				held := [][]byte{payload}
+				live := binary.BigEndian.Uint64(number)
+				grow(t, p, m, 200, more) // so it is not in the ring, perhaps
+				start := live - back
+				if back == 0 {
+					start = 0
+				}
+				c := newDealer(t, p.ReplayEndpoint())
+				c.ask(start)
+				blocks := map[wire.Hash]bool{}
+				take := func(payload []byte) {
+					t.Helper()
+					b, err := wire.Decode(payload, wire.Limits{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, e := range b.Events {
+						if e.Kind == wire.KindCleared {
+							clear(blocks)
+						}
+						for _, h := range e.Hashes {
+							if blocks[h] = true; e.Kind == wire.KindRemoved {
+								delete(blocks, h)
+							}
+						}
+					}
+				}
+				for want := start; ; want++ {
+					r := c.next()
+					if r.seq != want {
+						t.Fatalf("number %d, want %d", r.seq, want)
+					}
+					take([]byte(r.payload))
+					if r.seq == live-1 {
+						break
+					}
+				}
+				c.close()
+				for range more {
+					_, _, payload := s.nextFrames()
+					held = append(held, payload)
+				}
+				for _, payload := range held {
+					take(payload)
+				}
+				// Where the ring had it all, it was the end of a history of which the client
+				// has the beginning; here it has not.
+				truncated := p.Stats().ReplayTruncated == 1
+				if want := more > 0 || back == 0; truncated != want {
+					t.Fatalf("truncated %v, want %v", truncated, want)
+				}
+				if truncated {
+					compare(t, m, event.Signed64, blocks)
+				}
+			})
+		}
+	}
+}
+
 // Beyond the limit of filling up, a snapshot ends early.
 func TestSnapshotPadLimit(t *testing.T) {
 	t.Parallel() // waits for the next second

@@ -86,15 +86,19 @@ func TestSourceWake(t *testing.T) {
 	o.FlushDelay = maxFlushDelay
 	p, src := attached(t, o, nil)
 	s := subscribe(t, p)
-	begin := time.Now()
-	const n = 50
-	for i := range n {
+	took := make([]time.Duration, 50)
+	for i := range took {
+		begin := time.Now()
 		src.record(removal(uint64(i)))
 		src.flush()
 		s.next()
+		took[i] = time.Since(begin)
 	}
-	if took := time.Since(begin); took > n*maxFlushDelay/4 {
-		t.Errorf("%d wake-ups took %v", n, took)
+	slices.Sort(took)
+	t.Logf("median %v, longest %v", took[25], took[49])
+	// The longest is the machine's; half of them are long only if nobody wakes up.
+	if took[25] > maxPoll/2 {
+		t.Errorf("wake-ups take %v", took)
 	}
 }
 
@@ -198,6 +202,7 @@ func TestSourceEnds(t *testing.T) {
 // A drain that fails for another reason is counted, told and tried again.
 func TestSourceFails(t *testing.T) {
 	o := localOptions(t)
+	o.ShutdownTimeout = 2 * patience
 	var warning atomic.Value
 	o.Warn = func(m string) { warning.Store(m) }
 	p, src := attached(t, o, &fakeTransport{})
@@ -219,7 +224,7 @@ func TestSourceFails(t *testing.T) {
 	src.mu.Unlock()
 	begin := time.Now()
 	p.Close()
-	if took := time.Since(begin); took > time.Second/2 {
+	if took := time.Since(begin); took > patience {
 		t.Errorf("Close took %v", took)
 	}
 }
