@@ -103,10 +103,12 @@ func TestLiveHandles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer func() { _ = s.Close() }()
 		m, err := bindings.NewManager(bindings.Config{CapacityBlocks: 4, Stream: s})
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer func() { _ = m.Close() }()
 		q := open(t, m, bindings.Prompt{})
 		want := before
 		want.Managers++
@@ -149,8 +151,10 @@ func TestLeaked(t *testing.T) {
 		}
 		return
 	}
+	// Nobody closes it: that is the point.
+	stream := func() (*bindings.Stream, error) { return bindings.NewStream(bindings.StreamConfig{}) }
 	func() {
-		s, err := bindings.NewStream(bindings.StreamConfig{})
+		s, err := stream()
 		if err != nil {
 			t.Fatal(err)
 		}

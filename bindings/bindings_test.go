@@ -313,6 +313,7 @@ func TestClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = s.Close() })
 	m := newManager(t, bindings.Config{Stream: s})
 	q := open(t, m, bindings.Prompt{})
 	if err := m.Close(); !errors.Is(err, bindings.ErrBusy) {
@@ -605,6 +606,7 @@ func TestClaim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = stream.Close() })
 	m := newManager(t, bindings.Config{Stream: stream})
 	store(t, m, sequential(0, 8))
 	borrowed, err := stream.Drain(0, 0)

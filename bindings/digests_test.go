@@ -102,6 +102,7 @@ func TestDigests(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { _ = stream.Close() })
 		if stream.Multimodal() != multimodal {
 			t.Errorf("Multimodal is %d, want %d", stream.Multimodal(), multimodal)
 		}
@@ -109,6 +110,7 @@ func TestDigests(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { _ = m.Close() })
 		a, b := testDigest(1), testDigest(2)
 		image := bindings.DigestToken
 		prompts := []bindings.Prompt{

@@ -268,6 +268,7 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = stream.Close() })
 	manager, err := bindings.NewManager(bindings.Config{
 		TokensPerBlock: blockSize, CapacityBlocks: total, MaxSequences: maxSequences,
 		PageBytes: 16, Seed: seed, Poison: true, Stream: stream,
@@ -278,6 +279,7 @@ func newLockstep(t *rapid.T, steps *int) *lockstep {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = manager.Close() })
 	if pending == 0 {
 		pending = max(total, most)
 	}

@@ -21,6 +21,7 @@ func TestStepTellsAllWaiters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = m.Close() })
 	prompt := bindings.Prompt{Tokens: []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9}, Mark: true}
 	waiting := prompt
 	waiting.Wait = true

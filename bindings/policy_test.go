@@ -52,6 +52,7 @@ func replayed(t *testing.T, prompts [][]uint32, config bindings.Config) int {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = m.Close() })
 	for _, ids := range prompts {
 		s, err := m.Open(bindings.Prompt{Tokens: ids, MustCompute: bindings.ComputeNothing})
 		if err != nil {

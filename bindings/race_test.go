@@ -376,6 +376,7 @@ func TestCloseManagerBesideCalls(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { _ = s.Close() })
 		m := newManager(t, bindings.Config{CapacityBlocks: 16, Stream: s})
 		call := func() {
 			for {
@@ -425,6 +426,7 @@ func TestCloseBoth(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { _ = s.Close() })
 		m := newManager(t, bindings.Config{CapacityBlocks: 16, Stream: s})
 		store(t, m, sequential(0, 16))
 		closes := func(close func() error) func() {
@@ -451,6 +453,7 @@ func TestStreamCloseWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = s.Close() })
 	m := newManager(t, bindings.Config{CapacityBlocks: 16, Stream: s})
 	store(t, m, sequential(0, 16))
 	b := drain(t, s)

@@ -211,18 +211,19 @@ type scriptStream struct {
 
 // end closes what the script has left open.
 func (s *script) end() {
-	if s.manager == nil {
-		return
-	}
-	errs := make([]error, len(s.open))
-	_ = s.manager.Release(s.open, errs)
-	for _, h := range s.holds {
-		for ; h.left > 0; h.left-- {
-			_ = s.manager.ReleaseHolds([]bindings.HoldID{h.id}, make([]error, 1))
+	if s.manager != nil {
+		errs := make([]error, len(s.open))
+		_ = s.manager.Release(s.open, errs)
+		for _, h := range s.holds {
+			for ; h.left > 0; h.left-- {
+				_ = s.manager.ReleaseHolds([]bindings.HoldID{h.id}, make([]error, 1))
+			}
 		}
+		_ = s.manager.Close()
 	}
-	_ = s.manager.Close()
-	_ = s.stream.Close()
+	if s.stream != nil {
+		_ = s.stream.Close()
+	}
 	*s = script{}
 }
 
@@ -516,12 +517,13 @@ func (s *script) openCache(o *operation) string {
 	if err != nil {
 		bad("%v", err)
 	}
+	s.stream = stream
 	config.Stream = stream
 	manager, err := bindings.NewManager(config)
 	if err != nil {
-		_ = stream.Close()
 		bad("%v", err)
 	}
+	s.manager = manager
 	*s = script{
 		manager:   manager,
 		stream:    stream,

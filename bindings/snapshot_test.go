@@ -38,6 +38,7 @@ func newSnapshotStream(t *testing.T) (*bindings.Manager, *bindings.Stream) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = s.Close() })
 	m, err := bindings.NewManager(bindings.Config{CapacityBlocks: 64, TokensPerBlock: 1, Stream: s})
 	if err != nil {
 		t.Fatal(err)
@@ -157,12 +158,12 @@ func TestOldestDeferred(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = s.Close() })
 	m, err := bindings.NewManager(bindings.Config{CapacityBlocks: 64, TokensPerBlock: 1, Stream: s})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
-	defer m.Close()
+	t.Cleanup(func() { _ = m.Close() })
 	stats := func() bindings.StreamStats {
 		t.Helper()
 		got, err := s.Stats()

@@ -200,6 +200,7 @@ func TestStreamConfig(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { _ = stream.Close() })
 		p := mustNew(t, o)
 		if err := p.Attach(stream); err != nil {
 			t.Errorf("%s: %v", name, err)

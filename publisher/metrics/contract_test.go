@@ -209,10 +209,12 @@ func TestFiguresOfSnapshots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = stream.Close() })
 	manager, err := bindings.NewManager(bindings.Config{TokensPerBlock: 2, CapacityBlocks: 8, Stream: stream})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = manager.Close() })
 	p := start(t, o, stream)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -343,10 +343,12 @@ func TestFiguresOfAStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = stream.Close() })
 	manager, err := bindings.NewManager(bindings.Config{TokensPerBlock: 2, CapacityBlocks: 8, MaxDigests: 4, Stream: stream})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = manager.Close() })
 	run := func(tokens []uint32, digests ...event.Digest) {
 		t.Helper()
 		s, err := manager.Open(bindings.Prompt{Tokens: tokens, Digests: digests})
@@ -457,10 +459,12 @@ func TestReasonsOfRemovals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = stream.Close() })
 	manager, err := bindings.NewManager(bindings.Config{TokensPerBlock: 2, CapacityBlocks: 8, Stream: stream})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = manager.Close() })
 	p, err := publisher.New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -27,16 +27,19 @@ func TestHostProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = stream.Close() })
 	manager, err := bindings.NewManager(bindings.Config{TokensPerBlock: 4, CapacityBlocks: 1000, Stream: stream})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = manager.Close() })
 	options := publisher.DefaultOptions()
 	options.Endpoint, options.WaitSubscribers = endpoint, 1
 	sender, err := publisher.New(options)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = sender.Close() })
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()
 	if err := sender.Attach(stream); err != nil {

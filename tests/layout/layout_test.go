@@ -214,6 +214,65 @@ func TestRulesBite(t *testing.T) {
 		{"Go file that does not parse", []edit{{"cgo/x.go", "", header + "package\n"}}, []string{
 			"cgo/x.go: cgo/x.go:3:9: expected 'IDENT', found 'EOF'"}},
 
+		// Cleanups.
+		{"handles without cleanup", []edit{{"bindings/x_test.go", "", header + `
+package bindings
+
+func TestX(t *testing.T) {
+	s, err := bindings.NewStream(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := bindings.NewManager(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	for {
+		p, err := publisher.New(o)
+		use(p, err)
+		use(p, err)
+		p.Close()
+	}
+}
+`}, {"tests/native/a_test.cpp", "", header + "\n  kvc_stream* s = nullptr;\n  kvc_manager* m_ = nullptr;\n"}}, []string{
+			"bindings/x_test.go:7: the cleanup of s does not follow bindings.NewStream",
+			"bindings/x_test.go:11: the cleanup of m does not follow bindings.NewManager",
+			"bindings/x_test.go:17: the cleanup of p does not follow publisher.New",
+			"tests/native/a_test.cpp:4: s is not an OwnedHandle: a failing check would leave it behind"}},
+		{"handles with cleanup, and examples", []edit{{"bindings/x_test.go", "", header + `
+package bindings
+
+func TestX(t *testing.T) {
+	s, err := bindings.NewStream(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	m, err := bindings.NewManager(c)
+	must(t, err)
+	t.Cleanup(func() { _ = m.Close() })
+	if _, err := publisher.New(o); err == nil {
+		t.Error()
+	}
+	closed, err := bindings.NewStream(c)
+	if err := closed.Close(); err != nil {
+		t.Error()
+	}
+	x.stream, err = bindings.NewStream(c)
+	other, err := bindings.NewStream(c)
+	x.other = other
+	last, err := bindings.NewStream(c)
+	return last, err
+}
+
+func ExampleX() {
+	s, err := bindings.NewStream(c)
+	use(s)
+	use(s)
+}
+`}}, nil},
+
 		// Doc comments.
 		{"names without comments", []edit{{"bindings/x.go", "", header + `
 package bindings

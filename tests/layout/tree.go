@@ -45,7 +45,7 @@ func NewTree(fsys fs.FS) (*Tree, error) {
 func (t *Tree) Check() []string {
 	var found []string
 	for _, rule := range []func(*Tree) []string{
-		SourceLists, Embeds, NativeGoFiles, Includes, Imports, Cgo, Unsafe, Licences, CTest, Comments,
+		SourceLists, Embeds, NativeGoFiles, Includes, Imports, Cgo, Unsafe, Licences, CTest, Comments, Cleanups,
 	} {
 		found = append(found, rule(t)...)
 	}

@@ -24,6 +24,7 @@
 
 #include "kvcast/kvcast.h"
 #include "tests/native/digest_support.h"
+#include "tests/native/owned_handle.h"
 #include "tests/native/stepper.h"
 
 namespace kvcast::testing {
@@ -756,13 +757,12 @@ inline std::string ReadSnapshot(kvc_snapshot* snapshot, uint64_t max_events, uin
 // has been drained.
 inline std::string SnapshotIs(kvc_stream* stream, const WireMirror& mirror, kvc_hash_form form,
                               uint32_t block_size) {
-  kvc_snapshot* snapshot = nullptr;
+  OwnedSnapshot snapshot;
   kvc_error error{};
-  if (kvc_stream_snapshot_open(stream, &snapshot, &error) != KVC_OK) return error.message;
+  if (kvc_stream_snapshot_open(stream, snapshot.out(), &error) != KVC_OK) return error.message;
   WireMirror other(form, block_size);
   std::string wrong =
       ReadSnapshot(snapshot, mirror.blocks().size() % 4, mirror.blocks().size() % 7, other);
-  kvc_stream_snapshot_close(snapshot);
   if (wrong.empty() && !(other.blocks() == mirror.blocks())) {
     wrong = "a snapshot is not what has been drained";
   }

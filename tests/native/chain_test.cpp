@@ -13,12 +13,15 @@
 
 #include "kvcast/kvcast.h"
 #include "tests/native/abi_support.h"
+#include "tests/native/owned_handle.h"
 
 namespace {
 
 using kvcast::testing::Cache;
 using kvcast::testing::CacheOptions;
 using kvcast::testing::EnvNumber;
+using kvcast::testing::OwnedManager;
+using kvcast::testing::OwnedStream;
 
 constexpr size_t kStackBytes = 256 * 1024;
 
@@ -156,14 +159,14 @@ TEST(Chain, DetachOnASmallStack) {
     kvc_stream_config stream_config;
     kvc_stream_config_init(&stream_config);
     stream_config.max_entries = 100;
-    kvc_stream* stream = nullptr;
-    ASSERT_EQ(kvc_stream_create(&stream_config, &stream, nullptr), KVC_OK);
+    OwnedStream stream;
+    ASSERT_EQ(kvc_stream_create(&stream_config, stream.out(), nullptr), KVC_OK);
     kvc_config config;
     kvc_config_init(&config);
     config.tokens_per_block = 1;
     config.capacity_blocks = kBlocks;
-    kvc_manager* manager = nullptr;
-    ASSERT_EQ(kvc_manager_create(&config, stream, &manager, nullptr), KVC_OK);
+    OwnedManager manager;
+    ASSERT_EQ(kvc_manager_create(&config, stream, manager.out(), nullptr), KVC_OK);
     std::vector<uint32_t> tokens(kBlocks);
     for (uint32_t i = 0; i < kBlocks; ++i) tokens[i] = i;
     kvc_prompt prompt{};
@@ -181,12 +184,12 @@ TEST(Chain, DetachOnASmallStack) {
                                    &committed, nullptr),
               KVC_OK);
     EXPECT_EQ(committed.stored_blocks, kBlocks);
-    kvc_stream_destroy(stream);
+    kvc_stream_destroy(stream.Take());
     EXPECT_EQ(kvc_manager_check(manager, nullptr), KVC_OK);
     kvc_status released = KVC_OK;
     EXPECT_EQ(kvc_sequences_release(manager, 1, &made.sequence, &released, nullptr), KVC_OK);
     EXPECT_EQ(kvc_manager_reset(manager, nullptr), KVC_OK);
-    EXPECT_EQ(kvc_manager_destroy(manager, nullptr), KVC_OK);
+    EXPECT_EQ(kvc_manager_destroy(manager.Take(), nullptr), KVC_OK);
   });
 }
 

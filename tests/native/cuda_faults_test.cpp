@@ -15,6 +15,7 @@
 
 #include "kvcast/kvcast.h"
 #include "tests/native/cuda_support.h"
+#include "tests/native/owned_handle.h"
 
 namespace kvcast::cuda {
 namespace {
@@ -41,9 +42,9 @@ class CudaFaults : public CudaTest {
     config.page_bytes = 1000;  // no multiple of 16
     config.seed = 1;
     config.copies = KVC_COPY_PUBLISHED;  // a calibration makes as many calls as it has time for
-    kvc_manager* manager = nullptr;
-    status_ = kvc_manager_create(&config, nullptr, &manager, &error_);
-    return manager;
+    testing::OwnedManager manager;
+    status_ = kvc_manager_create(&config, nullptr, manager.out(), &error_);
+    return manager.Take();
   }
   kvc_status Sequence(kvc_manager* manager, uint64_t stream, uint32_t first, uint64_t* id) {
     std::vector<uint32_t> tokens(21);  // a block and a tail

@@ -14,12 +14,14 @@
 #include "kvcast/kvcast.h"
 #include "tests/gpu/conformance.h"
 #include "tests/native/cuda_support.h"
+#include "tests/native/owned_handle.h"
 
 namespace kvcast::cuda {
 namespace {
 
 using kvcast::testing::Backend;
 using kvcast::testing::Conformance;
+using kvcast::testing::OwnedManager;
 
 Backend HostBackend() {
   Backend backend;
@@ -512,18 +514,18 @@ TEST_F(CudaManager, WhatCannotBeIsRefused) {
   kvc_config_init(&config);
   config.device = KVC_DEVICE_CUDA;
   config.capacity_blocks = 32;
-  kvc_manager* manager = nullptr;
+  OwnedManager manager;
   config.device_ordinal = 1;
-  EXPECT_EQ(kvc_manager_create(&config, nullptr, &manager, &error_), KVC_INVALID_ARGUMENT);
+  EXPECT_EQ(kvc_manager_create(&config, nullptr, manager.out(), &error_), KVC_INVALID_ARGUMENT);
   config.device_ordinal = 0;
   config.flags = KVC_CONFIG_POISON;
-  EXPECT_EQ(kvc_manager_create(&config, nullptr, &manager, &error_), KVC_INVALID_ARGUMENT);
+  EXPECT_EQ(kvc_manager_create(&config, nullptr, manager.out(), &error_), KVC_INVALID_ARGUMENT);
   config.flags = KVC_CONFIG_CALLERS_CONTEXT;
-  EXPECT_EQ(kvc_manager_create(&config, nullptr, &manager, &error_), KVC_INVALID_ARGUMENT)
+  EXPECT_EQ(kvc_manager_create(&config, nullptr, manager.out(), &error_), KVC_INVALID_ARGUMENT)
       << "no context is current";
   config.flags = 0;
   config.page_bytes = uint64_t{1} << 30;
-  EXPECT_EQ(kvc_manager_create(&config, nullptr, &manager, &error_), KVC_OUT_OF_MEMORY);
+  EXPECT_EQ(kvc_manager_create(&config, nullptr, manager.out(), &error_), KVC_OUT_OF_MEMORY);
   Open();
   uint64_t executed = 0;
   EXPECT_EQ(kvc_host_advance(manager_, 0, 1, &executed, &error_), KVC_INVALID_ARGUMENT);

@@ -16,6 +16,7 @@
 #include "native/src/manager.h"
 #include "sink/src/streaming_event_sink.h"
 #include "tests/native/abi_support.h"
+#include "tests/native/owned_handle.h"
 
 namespace kvcast {
 namespace {
@@ -25,6 +26,8 @@ using testing::CacheOptions;
 using testing::DigestFromText;
 using testing::DigestOf;
 using testing::DigestText;
+using testing::OwnedManager;
+using testing::OwnedStream;
 using testing::TestDigest;
 using testing::WireMirror;
 
@@ -130,14 +133,14 @@ TEST(Digests, GoldenChainThroughTheStream) {
   kvc_stream_config_init(&stream_config);
   stream_config.hash_form = KVC_HASH_BYTES;
   stream_config.multimodal = KVC_MULTIMODAL_ANNOUNCE;
-  kvc_stream* stream = nullptr;
-  ASSERT_EQ(kvc_stream_create(&stream_config, &stream, nullptr), KVC_OK);
+  OwnedStream stream;
+  ASSERT_EQ(kvc_stream_create(&stream_config, stream.out(), nullptr), KVC_OK);
   kvc_config config;
   kvc_config_init(&config);
   config.tokens_per_block = 4;
   config.capacity_blocks = 100;
-  kvc_manager* m = nullptr;
-  ASSERT_EQ(kvc_manager_create(&config, stream, &m, nullptr), KVC_OK);
+  OwnedManager m;
+  ASSERT_EQ(kvc_manager_create(&config, stream, m.out(), nullptr), KVC_OK);
 
   std::vector<uint64_t> open;
   const auto store = [&](const std::vector<uint32_t>& tokens, const std::vector<uint8_t>& bytes) {
@@ -224,8 +227,7 @@ TEST(Digests, GoldenChainThroughTheStream) {
   ASSERT_EQ(kvc_sequences_release(m, static_cast<uint32_t>(open.size()), open.data(),
                                   released.data(), nullptr),
             KVC_OK);
-  EXPECT_EQ(kvc_manager_destroy(m, nullptr), KVC_OK);
-  kvc_stream_destroy(stream);
+  EXPECT_EQ(kvc_manager_destroy(m.Take(), nullptr), KVC_OK);
 }
 
 CacheOptions Announcing() {

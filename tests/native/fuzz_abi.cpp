@@ -21,9 +21,11 @@
 
 #include "kvcast/kvcast.h"
 #include "tests/native/abi_support.h"
+#include "tests/native/owned_handle.h"
 
 namespace {
 
+using kvcast::testing::OwnedSnapshot;
 using kvcast::testing::WireMirror;
 
 [[noreturn]] void Broken(const std::string& what) {
@@ -1047,8 +1049,8 @@ class Session {
       read_ = std::make_unique<WireMirror>(form_, block_);
       return;
     }
-    kvc_snapshot* other = nullptr;
-    Require(kvc_stream_snapshot_open(stream_, &other, nullptr) == KVC_BUSY, "two snapshots");
+    OwnedSnapshot other;
+    Require(kvc_stream_snapshot_open(stream_, other.out(), nullptr) == KVC_BUSY, "two snapshots");
     kvc_borrowed_batch batch;
     const uint64_t max_blocks = in_.OneIn(8) ? in_.Nasty() : in_.Below(6);
     const kvc_status status =

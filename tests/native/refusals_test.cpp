@@ -13,8 +13,12 @@
 #include <vector>
 
 #include "kvcast/kvcast.h"
+#include "tests/native/owned_handle.h"
 
 namespace {
+
+using kvcast::testing::OwnedManager;
+using kvcast::testing::OwnedStream;
 
 constexpr uint32_t kBlock = 4;
 constexpr uint32_t kTokenBase = 500;
@@ -550,42 +554,40 @@ TEST(Refusals, Streams) {
        [](kvc_stream_config& c) { c.multimodal = 2; }},
   };
   kvc_error error{};
-  kvc_stream* stream = nullptr;
+  OwnedStream stream;
   for (const auto& wrong : cases) {
     kvc_stream_config config;
     kvc_stream_config_init(&config);
     wrong.make(config);
-    EXPECT_EQ(kvc_stream_create(&config, &stream, &error), KVC_INVALID_ARGUMENT);
+    EXPECT_EQ(kvc_stream_create(&config, stream.out(), &error), KVC_INVALID_ARGUMENT);
     EXPECT_STREQ(error.message, wrong.message);
     EXPECT_EQ(stream, nullptr);
   }
   kvc_stream_config config;
   kvc_stream_config_init(&config);
-  ASSERT_EQ(kvc_stream_create(&config, &stream, nullptr), KVC_OK);
+  ASSERT_EQ(kvc_stream_create(&config, stream.out(), nullptr), KVC_OK);
   kvc_config of;
   kvc_config_init(&of);
   of.capacity_blocks = 4;
-  kvc_manager* manager = nullptr;
+  OwnedManager manager;
   // A block size of 0, or one that no event could hold, never gets near a stream.
   for (const uint32_t size : {0u, 4097u, UINT32_MAX}) {
     of.tokens_per_block = size;
-    EXPECT_EQ(kvc_manager_create(&of, stream, &manager, &error), KVC_INVALID_ARGUMENT);
+    EXPECT_EQ(kvc_manager_create(&of, stream, manager.out(), &error), KVC_INVALID_ARGUMENT);
     EXPECT_EQ(error.message, "tokens_per_block is " + std::to_string(size) + ", must be 1 to 4096");
   }
   of.tokens_per_block = 4;
-  ASSERT_EQ(kvc_manager_create(&of, stream, &manager, &error), KVC_OK) << error.message;
+  ASSERT_EQ(kvc_manager_create(&of, stream, manager.out(), &error), KVC_OK) << error.message;
   // Two that store the same: a block would be stored twice.
-  kvc_manager* other = nullptr;
+  OwnedManager other;
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(kvc_manager_create(&of, stream, &other, &error), KVC_BUSY);
+    EXPECT_EQ(kvc_manager_create(&of, stream, other.out(), &error), KVC_BUSY);
     EXPECT_STREQ(error.message, "the stream has had a manager already; create another stream");
     EXPECT_EQ(other, nullptr);
     if (manager != nullptr) {
-      EXPECT_EQ(kvc_manager_destroy(manager, nullptr), KVC_OK);
+      EXPECT_EQ(kvc_manager_destroy(manager.Take(), nullptr), KVC_OK);
     }
-    manager = nullptr;
   }
-  kvc_stream_destroy(stream);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "native/src/manager.h"
 #include "native/src/page_bits.h"
 #include "tests/native/abi_support.h"
+#include "tests/native/owned_handle.h"
 
 namespace kvcast {
 namespace testing {
@@ -100,12 +101,12 @@ TEST_F(ResizeTest, FixedPoolsAndBadTargetsAreRefused) {
   kvc_config config;
   kvc_config_init(&config);
   config.capacity_blocks = 8;
-  kvc_manager* m = nullptr;
+  OwnedManager m;
   for (const auto& [most, least] :
        std::vector<std::pair<uint32_t, uint32_t>>{{7, 0}, {(1u << 27) + 1, 0}, {16, 9}, {0, 4}}) {
     config.max_blocks = most;
     config.min_blocks = least;
-    EXPECT_EQ(kvc_manager_create(&config, nullptr, &m, nullptr), KVC_INVALID_ARGUMENT);
+    EXPECT_EQ(kvc_manager_create(&config, nullptr, m.out(), nullptr), KVC_INVALID_ARGUMENT);
   }
 }
 

@@ -19,6 +19,7 @@
 
 #include "kvcast/kvcast.h"
 #include "tests/native/abi_support.h"
+#include "tests/native/owned_handle.h"
 #include "tests/native/stepper.h"
 #include "tests/native/table_script.h"
 
@@ -27,6 +28,7 @@ namespace {
 using kvcast::testing::Cache;
 using kvcast::testing::CacheOptions;
 using kvcast::testing::kTableColumns;
+using kvcast::testing::OwnedSnapshot;
 using kvcast::testing::PromptOptions;
 using kvcast::testing::ScopeSpec;
 using kvcast::testing::Stepper;
@@ -823,10 +825,8 @@ class Script {
     return text;
   }
   std::string Snapshot(Operation& op) {
-    kvc_snapshot* snapshot = nullptr;
-    if (kvc_stream_snapshot_open(cache_->stream(), &snapshot, nullptr) != KVC_OK) Bad("open");
-    const std::unique_ptr<kvc_snapshot, void (*)(kvc_snapshot*)> closes(
-        snapshot, [](kvc_snapshot* s) { kvc_stream_snapshot_close(s); });
+    OwnedSnapshot snapshot;
+    if (kvc_stream_snapshot_open(cache_->stream(), snapshot.out(), nullptr) != KVC_OK) Bad("open");
     const uint64_t events = op.Count("events", 0);
     const uint64_t blocks = op.Count("blocks", 0);
     std::string text;

@@ -12,9 +12,12 @@
 
 #include "kvcast/kvcast.h"
 #include "native/src/handles.h"
+#include "tests/native/owned_handle.h"
 #include "tests/native/sink_test_support.h"
 
 namespace {
+
+using kvcast::testing::OwnedStream;
 
 uint64_t LiveStreams() { return kvcast::live_handles().streams.load(std::memory_order_relaxed); }
 
@@ -65,26 +68,26 @@ TEST(StreamApi, BadConfigsAreRefusedByName) {
     SCOPED_TRACE(test.name);
     kvc_stream_config config = Config();
     test.change(config);
-    kvc_stream* stream = nullptr;
+    OwnedStream stream;
     kvc_error error{};
-    EXPECT_EQ(kvc_stream_create(&config, &stream, &error), KVC_INVALID_ARGUMENT);
+    EXPECT_EQ(kvc_stream_create(&config, stream.out(), &error), KVC_INVALID_ARGUMENT);
     EXPECT_EQ(stream, nullptr);
     EXPECT_EQ(error.status, KVC_INVALID_ARGUMENT);
     EXPECT_NE(std::string(error.message).find(test.says), std::string::npos) << error.message;
     EXPECT_EQ(std::string(error.message).find('\n'), std::string::npos);
-    EXPECT_EQ(kvc_stream_create(&config, &stream, nullptr), KVC_INVALID_ARGUMENT);
+    EXPECT_EQ(kvc_stream_create(&config, stream.out(), nullptr), KVC_INVALID_ARGUMENT);
   }
-  kvc_stream* stream = nullptr;
+  OwnedStream stream;
   const kvc_stream_config config = Config();
-  EXPECT_EQ(kvc_stream_create(nullptr, &stream, nullptr), KVC_INVALID_ARGUMENT);
+  EXPECT_EQ(kvc_stream_create(nullptr, stream.out(), nullptr), KVC_INVALID_ARGUMENT);
   EXPECT_EQ(kvc_stream_create(&config, nullptr, nullptr), KVC_INVALID_ARGUMENT);
   EXPECT_EQ(LiveStreams(), live);
 }
 
 TEST(StreamApi, NullArguments) {
   const kvc_stream_config config = Config();
-  kvc_stream* stream = nullptr;
-  ASSERT_EQ(kvc_stream_create(&config, &stream, nullptr), KVC_OK);
+  OwnedStream stream;
+  ASSERT_EQ(kvc_stream_create(&config, stream.out(), nullptr), KVC_OK);
   kvc_borrowed_batch batch;
   kvc_stream_stats stats;
   kvc_stream_stats_init(&stats);
@@ -96,7 +99,7 @@ TEST(StreamApi, NullArguments) {
   kvc_error error{};
   EXPECT_EQ(kvc_stream_stats_get(stream, &stats, &error), KVC_INVALID_ARGUMENT);
   EXPECT_NE(std::string(error.message).find("kvc_stream_stats_init"), std::string::npos);
-  kvc_stream_destroy(stream);
+  kvc_stream_destroy(stream.Take());
 }
 
 TEST(StreamApi, LifeOfAStream) {
@@ -105,8 +108,8 @@ TEST(StreamApi, LifeOfAStream) {
   config.hash_form = KVC_HASH_UNSIGNED64;
   config.max_entries = 10;
   config.max_blocks_per_event = 2;
-  kvc_stream* stream = nullptr;
-  ASSERT_EQ(kvc_stream_create(&config, &stream, nullptr), KVC_OK);
+  OwnedStream stream;
+  ASSERT_EQ(kvc_stream_create(&config, stream.out(), nullptr), KVC_OK);
   EXPECT_EQ(LiveStreams(), live + 1);
   EXPECT_FALSE(stream->used.load());
 
@@ -150,20 +153,20 @@ TEST(StreamApi, LifeOfAStream) {
   EXPECT_EQ(kvc_stream_drain(stream, 0, 0, &batch, &error), KVC_END);
   EXPECT_EQ(error.status, KVC_END);
   EXPECT_NE(error.message[0], '\0');
-  kvc_stream_destroy(stream);
+  kvc_stream_destroy(stream.Take());
   EXPECT_EQ(LiveStreams(), live);
   EXPECT_EQ(host.detaches, 0);
 }
 
 TEST(StreamApi, DestroyDetachesAndTheSinkOutlivesIt) {
   const kvc_stream_config config = Config();
-  kvc_stream* stream = nullptr;
-  ASSERT_EQ(kvc_stream_create(&config, &stream, nullptr), KVC_OK);
+  OwnedStream stream;
+  ASSERT_EQ(kvc_stream_create(&config, stream.out(), nullptr), KVC_OK);
   kvcast::testing::Arena arena(4, 8);
   kvcast::testing::FakeHost host;
   std::shared_ptr<kvcast::EventSink> sink = stream->sink;
   sink->Attach(arena.geometry(), &host);
-  kvc_stream_destroy(stream);
+  kvc_stream_destroy(stream.Take());
   EXPECT_EQ(host.detaches, 1);
   // The manager may be anywhere when that happens; its counters stay valid.
   kvcast::Bump(sink->deferral_counters().dropped_events);

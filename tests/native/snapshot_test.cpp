@@ -16,6 +16,7 @@
 
 #include "tests/native/abi_support.h"
 #include "tests/native/digest_support.h"
+#include "tests/native/owned_handle.h"
 #include "tests/native/sink_test_support.h"
 
 namespace kvcast {
@@ -25,6 +26,9 @@ using testing::Cache;
 using testing::CacheOptions;
 using testing::Fact;
 using testing::Harness;
+using testing::OwnedManager;
+using testing::OwnedSnapshot;
+using testing::OwnedStream;
 using testing::ScopeSpec;
 using testing::WireMirror;
 
@@ -58,7 +62,7 @@ TEST(Snapshots, DoNotSeeWhatComesLater) {
     options.multimodal = KVC_MULTIMODAL_ANNOUNCE;
     Cache cache(options);
     WireMirror mirror(options.form, 4);
-    kvc_snapshot* snapshot = nullptr;
+    OwnedSnapshot snapshot;
     std::unique_ptr<WireMirror> pinned;
     std::unique_ptr<WireMirror> told;
     int finished = 0;
@@ -89,7 +93,7 @@ TEST(Snapshots, DoNotSeeWhatComesLater) {
       }
       if (snapshot == nullptr) {
         if (random() % 40 != 0) continue;
-        ASSERT_EQ(kvc_stream_snapshot_open(cache.stream(), &snapshot, nullptr), KVC_OK);
+        ASSERT_EQ(kvc_stream_snapshot_open(cache.stream(), snapshot.out(), nullptr), KVC_OK);
         pinned = std::make_unique<WireMirror>(mirror);
         told = std::make_unique<WireMirror>(options.form, 4);
         largest = std::max(largest, uint64_t{mirror.blocks().size()});
@@ -103,12 +107,11 @@ TEST(Snapshots, DoNotSeeWhatComesLater) {
         }
         ASSERT_EQ(status, KVC_END);
         ASSERT_TRUE(told->blocks() == pinned->blocks());
-        kvc_stream_snapshot_close(snapshot);
-        snapshot = nullptr;
+        kvc_stream_snapshot_close(snapshot.Take());
         ++finished;
       }
     }
-    kvc_stream_snapshot_close(snapshot);
+    kvc_stream_snapshot_close(snapshot.Take());
     EXPECT_GE(finished, 10);
     EXPECT_GT(largest, 300u);
     ASSERT_EQ(testing::Quiet(cache, mirror), "");
@@ -206,39 +209,38 @@ TEST(Snapshots, TellASharedHashOnce) {
 TEST(Snapshots, OfAStreamThatHasNothing) {
   kvc_stream_config config;
   kvc_stream_config_init(&config);
-  kvc_stream* stream = nullptr;
-  ASSERT_EQ(kvc_stream_create(&config, &stream, nullptr), KVC_OK);
-  kvc_snapshot* snapshot = nullptr;
+  OwnedStream stream;
+  ASSERT_EQ(kvc_stream_create(&config, stream.out(), nullptr), KVC_OK);
+  OwnedSnapshot snapshot;
   kvc_borrowed_batch batch;
-  ASSERT_EQ(kvc_stream_snapshot_open(stream, &snapshot, nullptr), KVC_OK);
+  ASSERT_EQ(kvc_stream_snapshot_open(stream, snapshot.out(), nullptr), KVC_OK);
   EXPECT_EQ(kvc_stream_snapshot_next(snapshot, 0, 0, &batch, nullptr), KVC_END);
-  kvc_stream_snapshot_close(snapshot);
+  kvc_stream_snapshot_close(snapshot.Take());
   // There is one at a time here, too, also when a manager has come meanwhile.
   const auto second = [&stream] {
-    kvc_snapshot* other = nullptr;
+    OwnedSnapshot other;
     kvc_error error;
-    const kvc_status status = kvc_stream_snapshot_open(stream, &other, &error);
+    const kvc_status status = kvc_stream_snapshot_open(stream, other.out(), &error);
     if (status == KVC_BUSY) {
       EXPECT_STREQ(error.message, "another snapshot of this stream is open");
     }
     EXPECT_EQ(other == nullptr, status != KVC_OK);
-    kvc_stream_snapshot_close(other);
     return status;
   };
-  ASSERT_EQ(kvc_stream_snapshot_open(stream, &snapshot, nullptr), KVC_OK);
+  ASSERT_EQ(kvc_stream_snapshot_open(stream, snapshot.out(), nullptr), KVC_OK);
   EXPECT_EQ(second(), KVC_BUSY);
   kvc_config manager_config;
   kvc_config_init(&manager_config);
   manager_config.tokens_per_block = 2;
   manager_config.capacity_blocks = 4;
-  kvc_manager* manager = nullptr;
-  ASSERT_EQ(kvc_manager_create(&manager_config, stream, &manager, nullptr), KVC_OK);
+  OwnedManager manager;
+  ASSERT_EQ(kvc_manager_create(&manager_config, stream, manager.out(), nullptr), KVC_OK);
   EXPECT_EQ(second(), KVC_BUSY);
   EXPECT_EQ(kvc_stream_snapshot_next(snapshot, 0, 0, &batch, nullptr), KVC_END);
-  kvc_stream_snapshot_close(snapshot);
+  kvc_stream_snapshot_close(snapshot.Take());
   EXPECT_EQ(second(), KVC_OK);
-  ASSERT_EQ(kvc_manager_destroy(manager, nullptr), KVC_OK);
-  kvc_stream_destroy(stream);
+  ASSERT_EQ(kvc_manager_destroy(manager.Take(), nullptr), KVC_OK);
+  kvc_stream_destroy(stream.Take());
   // Attached, and still nothing.
   Harness harness(2, 16, Options(16));
   EXPECT_FALSE(Pin(harness.sink())->Next(0, 0, &batch));
@@ -246,19 +248,19 @@ TEST(Snapshots, OfAStreamThatHasNothing) {
 
 TEST(Snapshots, OutliveTheirStream) {
   CacheOptions options;
-  kvc_snapshot* snapshot = nullptr;
+  OwnedSnapshot snapshot;
   WireMirror mirror(options.form, options.block);
   {
     Cache cache(options);
     Use(cache, {1, 2, 3, 4, 5, 6}, {});
     ASSERT_EQ(testing::Quiet(cache, mirror), "");
-    ASSERT_EQ(kvc_stream_snapshot_open(cache.stream(), &snapshot, nullptr), KVC_OK);
+    ASSERT_EQ(kvc_stream_snapshot_open(cache.stream(), snapshot.out(), nullptr), KVC_OK);
   }
   WireMirror told(options.form, options.block);
   EXPECT_EQ(testing::ReadSnapshot(snapshot, 0, 2, told), "");
   EXPECT_EQ(told.blocks().size(), 3u);
   EXPECT_TRUE(told.blocks() == mirror.blocks());
-  kvc_stream_snapshot_close(snapshot);
+  kvc_stream_snapshot_close(snapshot.Take());
 }
 
 TEST(Snapshots, OneAtATimeAndNotBesideADrain) {
