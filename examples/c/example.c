@@ -34,14 +34,10 @@ static void run(kvc_manager* pool, kvc_stream* stream) {
   kvc_status released;
   check(kvc_sequences_release(pool, 1, &seq.sequence, &released, &err), &released);
 
-  kvc_borrowed_batch batch; /* valid until the next drain */
+  kvc_borrowed_batch batch; /* valid until the next drain; its events point into its arrays */
   check(kvc_stream_drain(stream, 0, 0, &batch, &err), NULL);
-  for (uint64_t i = 0; i < batch.event_count; ++i) {
-    const kvc_event* event = &batch.events[i];
-    if (event->kind != KVC_EVENT_STORED) continue;
-    for (uint64_t h = 0; h < event->hash_count; ++h)
-      printf("stored block %" PRIu64 "\n", batch.hashes[event->hash_offset + h]);
-  }
+  for (uint64_t i = 0; i < batch.hash_count; ++i)
+    printf("stored block %" PRIu64 "\n", batch.hashes[i]);
 }
 
 int main(void) {

@@ -61,6 +61,9 @@ func TestCExampleIsTheProgram(t *testing.T) {
 	if !strings.Contains(read(t, "examples/c/example.c"), "static void run(kvc_manager* pool, kvc_stream* stream) {\n"+shown+"}\n") {
 		t.Error("the C program in README.md is not the body of run in examples/c/example.c")
 	}
+	if lines := strings.Count(shown, "\n"); lines > 20 {
+		t.Errorf("the twenty lines of C are %d", lines)
+	}
 }
 
 // tests/consumer compares the program's output with the same file.
