@@ -185,9 +185,22 @@ func (m *model) clearDoomed(maxPages int, copies bindings.DeviceStream, r *bindi
 			}
 		}
 	}
-	r.HeldPages = m.countDoomed() - len(cached) - (len(m.quarantine) - m.staying())
+	// What suspended sequences keep, and nobody else holds, by page.
+	type place struct {
+		s *mSequence
+		i int
+	}
+	kept := map[uint32]place{}
+	for _, s := range m.sequences {
+		for i, p := range s.pages {
+			if s.suspended && m.doomed(p) && p.holders == 1 {
+				kept[p.id] = place{s, i}
+			}
+		}
+	}
+	r.HeldPages = m.countDoomed() - len(cached) - len(kept) - (len(m.quarantine) - m.staying())
 	var victims []*mBlock
-	for len(cached) > m.free+m.staying() && len(victims) < maxPages {
+	for len(cached)+len(kept) > m.free+m.staying() && len(victims) < maxPages {
 		first := m.victims(1, 0, true)
 		if len(first) == 0 {
 			break
@@ -200,16 +213,26 @@ func (m *model) clearDoomed(maxPages int, copies bindings.DeviceStream, r *bindi
 		m.giveUp(b.page)
 	}
 	// The last page first.
-	for _, id := range slices.Backward(slices.Sorted(maps.Keys(cached))) {
+	for _, id := range slices.Backward(slices.Sorted(maps.Keys(m.owner))) {
+		b, at := cached[id], kept[id]
+		if b == nil && at.s == nil {
+			continue
+		}
 		if len(victims)+len(r.Moves) == maxPages || m.free == 0 {
 			break
 		}
-		b := cached[id]
-		old := b.page
-		if slices.ContainsFunc(m.waitsFor([]*mPage{old}, 0), func(f mFence) bool { return m.streams[f.stream].steps }) {
+		var old, written *mPage
+		if b != nil {
+			old, written = b.page, b.page
+		} else {
+			// What is kept may still be written by those who used it.
+			old = at.s.pages[at.i]
+			written = &mPage{ready: slices.Concat(old.ready, old.used)}
+		}
+		if slices.ContainsFunc(m.waitsFor([]*mPage{written}, 0), func(f mFence) bool { return m.streams[f.stream].steps }) {
 			continue // what fills it waits for the host
 		}
-		after, _ := m.copyAfter(old, 0, copies)
+		after, _ := m.copyAfter(written, 0, copies)
 		page := &mPage{block: b}
 		m.queueCopy(old, page, 0, copies, after)
 		used, _ := m.inUse()
@@ -217,13 +240,18 @@ func (m *model) clearDoomed(maxPages int, copies bindings.DeviceStream, r *bindi
 		for used[to] || m.elastic.out[to] {
 			to++
 		}
-		b.page = page
+		if b != nil {
+			b.page = page
+		} else {
+			page.holders, old.holders = 1, 0
+			at.s.pages[at.i] = page
+		}
 		m.learn(page, to)
 		m.giveUp(old)
 		m.free--
 		m.elastic.moved++
 		tokens := m.blockSize
-		if b.tail != nil {
+		if b != nil && b.tail != nil {
 			tokens = len(b.tail)
 		}
 		r.Moves = append(r.Moves, bindings.PageMove{From: id, To: to, Tokens: tokens})

@@ -36,14 +36,13 @@ type mScores struct {
 }
 
 // used is the score after a use now: two sums of powers of two add up; what is eight
-// halvings smaller adds nothing, and nothing is worth more than fifteen halvings above one
-// use.
+// halvings smaller adds nothing.
 func (x *mScores) used(score int) int {
 	most, apart := max(score, x.time), float64(max(score, x.time)-min(score, x.time))/halving
 	if apart < 8 {
 		most += int(math.Round(halving * math.Log2(1+math.Exp2(-apart))))
 	}
-	return min(most, x.time+15*halving)
+	return most
 }
 
 // entered is the score of a block that enters the tree; its ghost is one no more.

@@ -11,10 +11,10 @@ import (
 	"github.com/kvcast/kvcast/cgo"
 )
 
-// PageMove is a block that a shrink gave another page.
+// PageMove is a block, or what a suspended sequence keeps, that a shrink gave another page.
 type PageMove struct {
 	From, To uint32
-	// Tokens that the block has: TokensPerBlock, or fewer with Config.PartialReuse.
+	// Tokens to be copied: TokensPerBlock, or fewer with Config.PartialReuse.
 	Tokens int
 }
 
@@ -26,7 +26,7 @@ type ResizeResult struct {
 	// GrowingPages were asked of the device and are not there yet.
 	GrowingPages int
 	// DoomedPages are at or above the target and have not been withdrawn yet. HeldPages of
-	// them are held by sequences or pins and stay until released (exact below 65,536).
+	// them are held by sequences or pins, cannot move and stay until released (exact below 65,536).
 	DoomedPages, HeldPages int
 	// LeavingPages have been withdrawn; the device has not taken their memory back yet.
 	LeavingPages int

@@ -27,6 +27,8 @@ class EvictionOrder {
  public:
   // Scores are in parts of 1/128 of a halving of worth; a list takes 8 of them.
   static constexpr uint32_t kBucketShift = 3;
+  // Enough for 32 halvings, told apart by 1/16 of one.
+  static constexpr uint32_t kScoreBuckets = 512;
 
   // `buckets`, a power of two: ranges of scores that are told apart; 1 is none.
   EvictionOrder(Page* pages, uint32_t buckets)

@@ -112,9 +112,10 @@ enum class FenceSite : uint32_t {
   kCopyReady,        // and on the page that it writes
   kCopyWait,         // of that, told to whoever grows
   kTailReady,        // on the page of a tail that is kept at release
-  kMoveAfter,        // as the first three of a copy, for blocks that a shrink moves
+  kMoveAfter,        // as the first three of a copy, for pages that a shrink moves
   kMoveRead,
   kMoveReady,
+  kMoveKeptAfter,  // of the sequence's own stream, that a copy of a kept page waits for
   kCount,
 };
 
@@ -511,11 +512,19 @@ class Manager final : public SinkHost {
 
   // resize.cpp
   struct ResizeCall;
+  // A page that one suspended sequence keeps, and nobody else holds.
+  struct KeptPage {
+    PageId page;
+    uint32_t sequence;
+    uint32_t index;  // in its list
+  };
+  void FindKept();
+  [[nodiscard]] const KeptPage* KeptAt(PageId page) const;
   void AskForPages(uint32_t pages);
   void TakeIn();
   void Settle();
   void Retarget(uint32_t target);
-  kvc_status MoveOne(PageId from, ResizeCall* call, kvc_error* error);
+  kvc_status MoveOne(PageId from, const KeptPage* kept, ResizeCall* call, kvc_error* error);
   void PlanEvictions(uint32_t most);
   PageId EvictPlanned(NodeId id, ResizeCall* call);
   kvc_status ClearDoomed(ResizeCall* call, kvc_error* error);
@@ -626,6 +635,7 @@ class Manager final : public SinkHost {
   uint64_t asked_ = 0;
   uint32_t asked_pages_;
   uint32_t resize_scan_ = kNil;  // doomed pages below this have not been looked at
+  std::vector<KeptPage> kept_;   // of one call that shrinks: those in doomed pages, by page
   const uint32_t min_pages_;
   uint64_t next_stream_generation_ = 1;
   uint32_t top_slot_ = 0;  // the highest that has had a device stream

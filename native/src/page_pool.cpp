@@ -8,13 +8,6 @@
 
 namespace kvcast {
 
-namespace page_pool {
-
-// Enough for 32 halvings of worth, told apart by 1/16 of one.
-constexpr uint32_t kScoreBuckets = 512;
-
-}  // namespace page_pool
-
 PagePool::PagePool(uint32_t count, uint32_t most, bool scored, Device& device, FencePool& fences)
     : total_(count),
       most_(most != 0 ? most : count),
@@ -24,7 +17,7 @@ PagePool::PagePool(uint32_t count, uint32_t most, bool scored, Device& device, F
       fences_(fences),
       slab_(size_t{most_} * sizeof(Page), "the page records (capacity_blocks, max_blocks)"),
       pages_(reinterpret_cast<Page*>(slab_.data())),
-      order_(pages_, scored ? page_pool::kScoreBuckets : 1),
+      order_(pages_, scored ? EvictionOrder::kScoreBuckets : 1),
       stamps_(scored ? most_ : 0) {
   quarantined_last_.fill(kNil);
   free_count_ = count;
@@ -97,6 +90,23 @@ PageId PagePool::MoveCached(PageId from) {
   if (!stamps_.empty()) stamps_[to] = stamps_[from];
   order_.Replace(from, to);
   old.node = kNil;
+  return to;
+}
+
+PageId PagePool::MoveLive(PageId from) {
+  const PageId to = free_set_.First();
+  free_set_.Remove(to);
+  --free_count_;
+  Page& old = pages_[from];
+  Page& page = pages_[to];
+  page.node = kNil;
+  page.holders = old.holders;
+  page.state = PageState::kLive;
+  page.own = old.own;
+  page.listed = old.listed;
+  page.marks = old.marks;
+  page.score = old.score;
+  old.holders = 0;
   return to;
 }
 

@@ -91,6 +91,8 @@ class PagePool {
   // GiveUpMoved, which needs a set of fences.
   [[nodiscard]] PageId MoveCached(PageId from);
   void GiveUpMoved(PageId id) { GiveUp(id); }
+  // The same for a live page of one holder and no block.
+  [[nodiscard]] PageId MoveLive(PageId from);
 
   [[nodiscard]] uint32_t live() const { return live_; }
   [[nodiscard]] uint32_t cached() const { return order_.size(); }

@@ -53,8 +53,7 @@ class RecencyFrequency {
   [[nodiscard]] uint32_t Used(uint32_t score) const {
     const uint32_t high = std::max(score, now_);
     const uint32_t apart = high - std::min(score, now_);
-    const uint32_t sum = high + (apart < kGains ? gain_[apart] : 0);
-    return std::min(sum, now_ + kMostAbove);
+    return high + (apart < kGains ? gain_[apart] : 0);
   }
   // The score of a block that enters the tree; its ghost is forgotten.
   [[nodiscard]] uint32_t Entered(uint64_t hash) {
@@ -88,10 +87,9 @@ class RecencyFrequency {
     uint32_t tag;
   };
   static constexpr uint32_t kWays = 8;  // a cache line
-  // Beyond eight halvings a use adds less than 1/128.
+  // Beyond eight halvings a use adds less than 1/128. So no block is ever worth more than
+  // that above a use now: 256 uses at once count as much as any more.
   static constexpr uint32_t kGains = 8 * kUnit;
-  // 32,768 uses at once; the order of eviction tells no more apart.
-  static constexpr uint32_t kMostAbove = 15 * kUnit;
 
   [[nodiscard]] Place PlaceOf(uint64_t hash) const {
     uint64_t x = hash * 0x9E3779B97F4A7C15u;

@@ -87,14 +87,45 @@ void Manager::Retarget(uint32_t target) {
   }
 }
 
-// One block of a doomed page to a free one, if that can be now. Else a status, if nothing
-// can move before the caller does something about it.
-kvc_status Manager::MoveOne(PageId from, ResizeCall* call, kvc_error* error) {
+// What suspended sequences keep in doomed pages, but for what somebody else holds as well.
+void Manager::FindKept() {
+  kept_.clear();
+  if (kept_pages_ == 0) return;
+  kept_.reserve(kept_pages_);
+  for (uint32_t i = 0; i < max_sequences_; ++i) {
+    const Sequence& seq = sequences_[i];
+    if (!seq.open || !seq.suspended) continue;
+    for (uint32_t at = 0; at < seq.pages.size(); ++at) {
+      const PageId id = seq.pages[at];
+      const Page& page = pages_[id];
+      if (pages_.doomed(id) && page.holders == 1 && page.node == kNil) kept_.push_back({id, i, at});
+    }
+  }
+  std::sort(kept_.begin(), kept_.end(),
+            [](const KeptPage& a, const KeptPage& b) { return a.page < b.page; });
+}
+
+const Manager::KeptPage* Manager::KeptAt(PageId page) const {
+  const auto at = std::lower_bound(kept_.begin(), kept_.end(), page,
+                                   [](const KeptPage& k, PageId id) { return k.page < id; });
+  return at != kept_.end() && at->page == page ? &*at : nullptr;
+}
+
+// What is in a doomed page, a block or what a suspended sequence keeps, to a free one, if
+// that can be now. Else a status, if nothing can move before the caller does something
+// about it.
+kvc_status Manager::MoveOne(PageId from, const KeptPage* kept, ResizeCall* call, kvc_error* error) {
+  // A block is written when it is ready. What is kept may still be written by its
+  // sequence's stream, which has been noted as a use.
+  const FenceSetId written = kept != nullptr ? pages_[from].used : 0;
   // The engine copies what is there.
-  if (page_bytes_ == 0 && !fences_.Reached(pages_[from].ready)) return KVC_OK;
+  if (page_bytes_ == 0 && !(fences_.Reached(pages_[from].ready) && fences_.Reached(written))) {
+    return KVC_OK;
+  }
   // What waits for the host to do something would make all later copies wait for it, too.
   FenceList filled;
   fences_.Collect(pages_[from].ready, 0, &filled);
+  fences_.Collect(written, 0, &filled);
   bool held_back = false;
   filled.ForEach([&](const Fence& fence) {
     held_back = held_back || device_.IsStepStream(fence.slot) || device_.Withheld(fence);
@@ -105,22 +136,32 @@ kvc_status Manager::MoveOne(PageId from, ResizeCall* call, kvc_error* error) {
   if (const kvc_status bad = PlanCopy(0, from, &plan, error); bad != KVC_OK) return bad;
   plan.move = true;
   if (hooks_.without == FenceSite::kMoveAfter) plan.after = {};
+  if (plan.slot != 0 && hooks_.without != FenceSite::kMoveKeptAfter) {
+    fences_.Collect(written, plan.slot, &plan.after);
+  }
   if (!pages_.NextAreIntact(0, 1)) {
     throw Error(KVC_DEVICE_ERROR,
                 "a page was written after it had been given up: a fence is missing in the host");
   }
   // From here on nothing throws.
-  const NodeId node = pages_[from].node;
-  const bool partial = tree_.node(node).partial();
-  const PageCopy copy{from, pages_.MoveCached(from), partial ? tree_.count(node) : 0};
-  tree_.node(node).page = copy.to;
+  PageCopy copy{from, kNil, 0};
+  uint32_t tokens = block_size_;
+  if (kept != nullptr) {
+    // The whole page: what has not been committed may be written already.
+    copy.to = pages_.MoveLive(from);
+    sequences_[kept->sequence].pages[kept->index] = copy.to;
+  } else {
+    const NodeId node = pages_[from].node;
+    if (tree_.node(node).partial()) copy.tokens = tokens = tree_.count(node);
+    copy.to = pages_.MoveCached(from);
+    tree_.node(node).page = copy.to;
+  }
   FenceList copied;
   MakeCopy(plan, 0, copy, &copied);
   copied.ForEach([&](const Fence& fence) { call->out->copied = FromFence(fence); });
   pages_.GiveUpMoved(from);
   if (call->moves != nullptr) {
-    call->moves[call->out->moved_pages] = {copy.from, copy.to, partial ? copy.tokens : block_size_,
-                                           0};
+    call->moves[call->out->moved_pages] = {copy.from, copy.to, tokens, 0};
   }
   ++call->out->moved_pages;
   ++counters_.moved_pages;
@@ -152,12 +193,13 @@ PageId Manager::EvictPlanned(NodeId id, ResizeCall* call) {
   return page;
 }
 
-// Cached blocks leave doomed pages, the last ones first.
+// Cached blocks, and what suspended sequences keep, leave doomed pages, the last ones first.
 kvc_status Manager::ClearDoomed(ResizeCall* call, kvc_error* error) {
   const uint32_t total = pages_.total();
   if (resize_scan_ == kNil || resize_scan_ > total) resize_scan_ = total;
+  FindKept();
   uint32_t looks = resize::kLook;
-  uint32_t cached = 0;
+  uint32_t movable = 0;
   PageId end = resize_scan_;
   PageId at = end;
   for (; looks != 0; --looks) {
@@ -167,18 +209,20 @@ kvc_status Manager::ClearDoomed(ResizeCall* call, kvc_error* error) {
       break;
     }
     at = id;
-    cached += pages_[id].state == PageState::kCached ? 1 : 0;
-    call->out->held_pages += pages_[id].state == PageState::kLive ? 1 : 0;
+    const PageState state = pages_[id].state;
+    const bool moves = state == PageState::kCached || KeptAt(id) != nullptr;
+    movable += moves ? 1 : 0;
+    call->out->held_pages += state == PageState::kLive && !moves ? 1 : 0;
   }
   // The engine could not be told what to copy.
   const bool untold = call->moves == nullptr && page_bytes_ != 0;
-  const uint32_t movable = untold ? UINT32_MAX : call->move_capacity;
-  if (movable == 0 || call->max_pages == 0) return KVC_OK;
+  const uint32_t most = untold ? UINT32_MAX : call->move_capacity;
+  if (most == 0 || call->max_pages == 0) return KVC_OK;
   // First what has to go, so that it is not copied before: as many as find no room, now
   // or when fences have been reached.
   const auto short_by = [&] {
     const uint64_t room = uint64_t{pages_.free()} + pages_.StayingQuarantined();
-    return cached > room ? static_cast<uint32_t>(cached - room) : 0;
+    return movable > room ? static_cast<uint32_t>(movable - room) : 0;
   };
   const uint32_t told = call->evicted != nullptr ? call->evicted_capacity : UINT32_MAX;
   const auto may_go = [&] {
@@ -193,7 +237,7 @@ kvc_status Manager::ClearDoomed(ResizeCall* call, kvc_error* error) {
     const bool any = !victims_.empty();
     for (size_t i = 0; i < victims_.size() && short_by() != 0; ++i) {
       const PageId page = EvictPlanned(victims_[i], call);
-      if (pages_.doomed(page) && page < end && (at == kNil || page >= at)) --cached;
+      if (pages_.doomed(page) && page < end && (at == kNil || page >= at)) --movable;
     }
     victims_.clear();
     FlushRemovals();
@@ -201,11 +245,12 @@ kvc_status Manager::ClearDoomed(ResizeCall* call, kvc_error* error) {
   }
   for (PageId id = pages_.LastDoomed(end); id != kNil && (at == kNil || id >= at);
        id = pages_.LastDoomed(id)) {
-    if (call->Budget() == 0 || call->out->moved_pages == movable || pages_.free() == 0) {
+    if (call->Budget() == 0 || call->out->moved_pages == most || pages_.free() == 0) {
       return KVC_OK;
     }
-    if (pages_[id].state != PageState::kCached) continue;
-    if (const kvc_status bad = MoveOne(id, call, error); bad != KVC_OK) return bad;
+    const KeptPage* kept = KeptAt(id);
+    if (kept == nullptr && pages_[id].state != PageState::kCached) continue;
+    if (const kvc_status bad = MoveOne(id, kept, call, error); bad != KVC_OK) return bad;
   }
   resize_scan_ = at;
   return KVC_OK;

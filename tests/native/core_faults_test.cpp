@@ -186,6 +186,7 @@ class Engine {
         return suspended;
       });
       EXPECT_EQ(suspended, KVC_OK);
+      if (elastic_) Resize();  // what is kept moves
       kvc_resume_result resumed{};
       Try([&] {
         m_->Resume(1, &made.sequence, &resumed, nullptr);

@@ -1072,11 +1072,20 @@ class Model : public ModelDevice {
         if (Doomed(*block->page)) cached.emplace(block->page->id, block);
       }
     }
+    // What suspended sequences keep, and nobody else holds.
+    std::map<uint32_t, std::pair<ModelSequence*, size_t>, std::greater<>> kept;
+    for (const auto& s : sequences_) {
+      for (size_t i = 0; s->suspended && i < s->pages.size(); ++i) {
+        const ModelPage& page = *s->pages[i];
+        if (Doomed(page) && page.holders == 1) kept[page.id] = {s.get(), i};
+      }
+    }
     uint32_t quarantined = 0;
     for (const ModelPageRef& page : quarantine_) quarantined += Doomed(*page) ? 1 : 0;
-    result->told.held_pages = CountDoomed() - static_cast<uint32_t>(cached.size()) - quarantined;
+    result->told.held_pages =
+        CountDoomed() - static_cast<uint32_t>(cached.size() + kept.size()) - quarantined;
     const auto budget = [&] { return max_pages - result->moves.size() - result->victims.size(); };
-    while (cached.size() > free_ + Staying() && budget() != 0) {
+    while (cached.size() + kept.size() > free_ + Staying() && budget() != 0) {
       const std::vector<ModelBlockRef> victims = Victims(1, 0, true);
       if (victims.empty()) break;
       const ModelBlockRef block = victims.front();
@@ -1089,17 +1098,27 @@ class Model : public ModelDevice {
       Evict(block);
       GiveUp(block->page);
     }
-    for (const auto& [id, block] : cached) {
+    std::set<uint32_t, std::greater<>> all;
+    for (const auto& [id, block] : cached) all.insert(id);
+    for (const auto& [id, place] : kept) all.insert(id);
+    for (const uint32_t id : all) {
       if (budget() == 0 || free_ == 0) return;
-      const ModelPageRef old = block->page;
-      const std::vector<ModelFence> filled = WaitsFor({old}, 0);
+      const auto keeper = kept.find(id);
+      const bool is_kept = keeper != kept.end();
+      const ModelBlockRef block = is_kept ? nullptr : cached.at(id);
+      const ModelPageRef old =
+          is_kept ? keeper->second.first->pages[keeper->second.second] : block->page;
+      // What is kept may still be written by those who used it.
+      auto written = std::make_shared<ModelPage>();
+      if (is_kept) written->ready = old->used;
+      const std::vector<ModelFence> filled = WaitsFor({old, written}, 0);
       // What fills it waits for the host.
       if (std::any_of(filled.begin(), filled.end(),
                       [&](const ModelFence& fence) { return Withheld(fence); })) {
         continue;
       }
       OpenOwn(copies);
-      Copy(copies, WaitsFor({old}, copies));
+      Copy(copies, WaitsFor({old, written}, copies));
       const ModelFence fence = Record(copies).front();
       uint32_t to = 0;
       for (const std::set<uint32_t> used = InUse(); used.count(to) + out_.count(to) != 0;) ++to;
@@ -1108,14 +1127,21 @@ class Model : public ModelDevice {
       page->block = block.get();
       page->ready.push_back(fence);
       owner[to] = page.get();
-      block->page = page;
+      uint32_t tokens = block_;
+      if (is_kept) {
+        page->holders = 1;
+        old->holders = 0;
+        keeper->second.first->pages[keeper->second.second] = page;
+      } else {
+        block->page = page;
+        if (!block->tail.empty()) tokens = static_cast<uint32_t>(block->tail.size());
+      }
       old->used.push_back(fence);
       GiveUp(old);
       --free_;
       ++counts.copied_pages;
       ++counts.moved_pages;
-      result->moves.push_back(
-          {id, to, static_cast<uint32_t>(block->tail.empty() ? block_ : block->tail.size()), 0});
+      result->moves.push_back({id, to, tokens, 0});
     }
   }
   static void AddDigests(const std::vector<uint32_t>& tokens, size_t from,

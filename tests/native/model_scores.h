@@ -29,13 +29,12 @@ class ModelScores {
   void SetTime(uint64_t requests) { now_ = static_cast<uint32_t>(requests * kUnit / tau_); }
   [[nodiscard]] uint32_t now() const { return now_; }
 
-  // Two sums of powers of two add up; what is eight halvings smaller adds nothing, and nothing
-  // is worth more than fifteen halvings above a use now.
+  // Two sums of powers of two add up; what is eight halvings smaller adds nothing.
   [[nodiscard]] uint32_t Used(uint32_t score) const {
     const uint32_t most = std::max(score, now_);
     const double apart = static_cast<double>(most - std::min(score, now_)) / kUnit;
     const double gain = apart < 8 ? kUnit * std::log2(1 + std::exp2(-apart)) : 0;
-    return std::min(most + static_cast<uint32_t>(std::lround(gain)), now_ + 15 * kUnit);
+    return most + static_cast<uint32_t>(std::lround(gain));
   }
   // The score of a block that enters the tree; its ghost is one no more.
   uint32_t Entered(const Key& key) {

@@ -1101,7 +1101,7 @@ typedef struct kvc_stats {
   uint64_t partial_hit_tokens;
   uint64_t target_pages;   /* what kvc_pool_resize was told last; total_pages of a fixed pool */
   uint64_t doomed_pages;   /* live, cached or quarantined at or above it */
-  uint64_t moved_pages;    /* blocks that a shrink gave another page */
+  uint64_t moved_pages;    /* that a shrink gave another page: blocks, and what is kept */
   uint64_t resizes;        /* changes of target_pages */
   uint64_t failed_resizes; /* growths that did not come to their end */
   uint64_t mapped_bytes;   /* of memory behind pages, whole chunks; 0 with page_bytes 0 */
@@ -1113,11 +1113,11 @@ KVC_API void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT;
 KVC_API kvc_status kvc_manager_stats_get(kvc_manager* manager, kvc_stats* out,
                                          kvc_error* error) KVC_NOEXCEPT;
 
-/* A block that a shrink gave another page. */
+/* A block, or what a suspended sequence keeps, that a shrink gave another page. */
 typedef struct kvc_page_move {
   uint32_t from;
   uint32_t to;
-  uint32_t tokens; /* that it has: tokens_per_block, or fewer (kvc_config.partial_reuse) */
+  uint32_t tokens; /* to be copied: tokens_per_block, or fewer (kvc_config.partial_reuse) */
   uint32_t reserved;
 } kvc_page_move;
 
@@ -1127,8 +1127,8 @@ typedef struct kvc_resize_result {
   uint32_t total_pages;   /* as in kvc_stats: with memory that may be used or is being given back */
   uint32_t growing_pages; /* asked of the device and not there yet: target - total */
   uint32_t doomed_pages;  /* at or above the target and not withdrawn yet */
-  uint32_t held_pages;    /* of these, held by sequences or pins: they stay until released; exact
-                             if there are fewer than 65,536 */
+  uint32_t held_pages;    /* of these, held by sequences or pins, but for what can move: they stay
+                             until released; exact if there are fewer than 65,536 */
   uint32_t leaving_pages; /* withdrawn; the device has not taken their memory back yet */
   uint32_t moved_pages;   /* by this call, each told in moves[] if that was given */
   uint32_t evicted_blocks; /* by this call, each told in evicted[] if that was given */
@@ -1158,9 +1158,11 @@ typedef struct kvc_resize_result {
  * keeping move: to free pages below the target, by a copy on a stream of the device's own
  * whose fence goes with the page as always; streams are not told, a block keeps its id. For
  * what finds no room, blocks are evicted as for a grow, wherever they are, and told as usual.
+ * What suspended sequences keep moves as well, unless somebody else holds it too, and blocks go
+ * for it: it is told when the sequence is resumed (its table, the fences to wait for).
  * One call moves and evicts at most `max_pages` pages together (0: none) and looks at
  * 65,536 doomed pages, the last ones first; so whoever shrinks calls again, say once a step,
- * until `done`. Live pages stay until they are released: a table never changes by it.
+ * until `done`. Other live pages stay until they are released: a table never changes by it.
  * The memory of the last pages goes back when all of them, and all of a chunk of the
  * device's (2 MiB), have been withdrawn.
  *
