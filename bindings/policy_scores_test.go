@@ -27,13 +27,13 @@ type worths struct {
 	errs     []error
 }
 
-func newWorths(t *testing.T, blocks, tau int) *worths {
+func newWorths(t *testing.T, blocks, tau, ghosts int) *worths {
 	m, err := bindings.NewManager(bindings.Config{TokensPerBlock: 1, CapacityBlocks: blocks, MaxSequences: blocks + 1,
-		Policy: bindings.PolicyLRFU, LRFUTau: tau, LRFUGhosts: ampleSets, Seed: 1, ResumeGatePermille: 1000})
+		Policy: bindings.PolicyLRFU, LRFUTau: tau, LRFUGhosts: ghosts, Seed: 1, ResumeGatePermille: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &worths{t: t, m: m, scores: mScores{on: true, tau: tau, ghosts: ampleSets}, score: map[uint32]int{}}
+	return &worths{t: t, m: m, scores: mScores{on: true, tau: tau, ghosts: ghosts}, score: map[uint32]int{}}
 }
 
 func keyOf(token uint32) event.Digest { return sha256.Sum256([]byte{byte(token), byte(token >> 8)}) }
@@ -145,9 +145,17 @@ func (w *worths) evict(released []uint32) {
 		w.t.Errorf("block %d (worth %d) goes as number %d; the model has %d (worth %d) there",
 			got[at], w.score[got[at]], at, want[at], w.score[want[at]])
 	}
+	for _, token := range want {
+		w.scores.leaves(keyOf(token), w.score[token])
+		delete(w.score, token)
+	}
 	if err := s.Release(); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+func (w *worths) end() {
+	w.t.Helper()
 	if err := w.m.Check(); err != nil {
 		w.t.Fatal(err)
 	}
@@ -162,11 +170,8 @@ func (w *worths) evict(released []uint32) {
 // each range ends.
 func TestScoresOfDistantUses(t *testing.T) {
 	const blocks, tau = 2500, 1000
-	w := newWorths(t, blocks, tau)
-	all := make([]uint32, blocks)
-	for i := range all {
-		all[i] = uint32(i + 1)
-	}
+	w := newWorths(t, blocks, tau, ampleSets)
+	all := tokensTo(blocks)
 	w.release(w.use(all...))
 	w.pass(7 * tau)
 	slices.Reverse(all) // the last one has been used least long ago
@@ -175,13 +180,60 @@ func TestScoresOfDistantUses(t *testing.T) {
 	slices.Reverse(ids)
 	w.release(ids)
 	w.evict(all)
+	w.end()
+}
+
+func tokensTo(n int) []uint32 {
+	all := make([]uint32, n)
+	for i := range all {
+		all[i] = uint32(i + 1)
+	}
+	return all
+}
+
+// TestScoresOfOldUses: uses of 15 to 17.5 halvings ago; from sixteen on they are not told
+// apart.
+func TestScoresOfOldUses(t *testing.T) {
+	const blocks, tau = 2500, 1000
+	w := newWorths(t, blocks, tau, ampleSets)
+	all := tokensTo(blocks)
+	held := w.use(all...)
+	for i := range held { // used one after the other, which they were not when they entered
+		w.release(held[i : i+1])
+		held[i] = w.use(all[i])[0]
+	}
+	w.pass(15 * tau)
+	slices.Reverse(all)
+	slices.Reverse(held)
+	w.release(held)
+	w.evict(all)
+	w.end()
+}
+
+// TestScoresOfGhosts: more go than are remembered, in one set; what is worth least makes way.
+// What they are worth when they have returned shows which those were.
+func TestScoresOfGhosts(t *testing.T) {
+	const blocks = 3 * oneSet
+	w := newWorths(t, blocks, 1000, oneSet)
+	all := tokensTo(blocks)
+	for range 20 {
+		for _, i := range []uint32{1, 5, 2, 2, 9, 1, 14, 20, 1, 7, 9, 23, 2, 1, 18, 17, 9, 1, 1} {
+			w.release(w.use(i))
+			w.pass(40)
+		}
+		w.release(w.use(all...))
+		slices.Reverse(all)
+		w.release(w.use(all...))
+		w.evict(all)
+	}
+	w.end()
 }
 
 // TestScoresOfManyUses: so often that a block can be worth no more, and less often.
 func TestScoresOfManyUses(t *testing.T) {
 	const tau = 1 << 20
 	uses := []int{1000, 300, 270, 240, 200, 20, 1, 3, 90}
-	w := newWorths(t, len(uses), tau)
+	w := newWorths(t, len(uses), tau, ampleSets)
 	var all []uint32
 	batch := make([]uint32, 0, len(uses))
 	for left := true; left; {
@@ -203,4 +255,5 @@ func TestScoresOfManyUses(t *testing.T) {
 	}
 	w.release(w.use(all...))
 	w.evict(all)
+	w.end()
 }
