@@ -33,6 +33,7 @@ func newWorths(t *testing.T, blocks, tau, ghosts int) *worths {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = m.Close() })
 	return &worths{t: t, m: m, scores: mScores{on: true, tau: tau, ghosts: ghosts}, score: map[uint32]int{}}
 }
 
