@@ -134,10 +134,10 @@ func Follow(o FollowerOptions) (*Follower, error) {
 	o.MaxHeldBytes = cmp.Or(o.MaxHeldBytes, DefaultMaxHeldBytes)
 	o.ReplayAttempts = cmp.Or(o.ReplayAttempts, DefaultReplayAttempts)
 	o.ReplayTimeout = cmp.Or(o.ReplayTimeout, DefaultReplayTimeout)
-	var ipv6 bool
+	var server source
 	if o.Replay != "" {
 		var err error
-		if ipv6, err = checkEndpoint("replay", o.Replay); err != nil {
+		if server, err = checkEndpoint("replay", o.Replay); err != nil {
 			return nil, err
 		}
 		if sameEndpoint(o.Replay, o.Client.Endpoint) {
@@ -151,10 +151,11 @@ func Follow(o FollowerOptions) (*Follower, error) {
 	}
 	l := limits{messages: o.MaxHeld, bytes: o.MaxHeldBytes, attempts: o.ReplayAttempts,
 		timeout: o.ReplayTimeout, settle: settleTime, answer: maxAnswer}
+	server.limit, server.curve = client.source.limit, client.curve
 	now := time.Now()
 	f := &Follower{
 		client:   client,
-		replayer: replayer{ctx: client.ctx, endpoint: o.Replay, ipv6: ipv6, limit: client.limit, curve: client.curve},
+		replayer: replayer{source: server, wake: client.inbox.wake},
 		tracker:  newTracker(l, o.Client.Topic, o.Replay != "", now),
 	}
 	// An endpoint that ZeroMQ does not take is an error here, not later.
@@ -208,9 +209,7 @@ func (f *Follower) Next(wait time.Duration) (Item, error) {
 			return Item{}, &Error{"receive", ErrTimeout, ""}
 		}
 		if !progress {
-			if err := f.client.await(&f.replayer, f.tracker.wake(now, left)); err != nil {
-				return Item{}, err
-			}
+			f.client.wait(f.tracker.wake(now, left))
 			spend()
 		}
 	}
@@ -220,7 +219,9 @@ func (f *Follower) Next(wait time.Duration) (Item, error) {
 // is also about what has come live by then, so that is taken in first.
 func (f *Follower) request(now time.Time) error {
 	if f.tracker.request == nil {
-		f.replayer.drop()
+		if err := f.replayer.drop(); err != nil {
+			return &Error{"replay", err, ""}
+		}
 	}
 	for range drainMost {
 		if !f.tracker.due || f.tracker.request != nil {
@@ -258,7 +259,7 @@ func (f *Follower) readLive(now time.Time) (progress bool, err error) {
 		return progress, &Error{"receive", ErrFrames,
 			fmt.Sprintf("batch %d: the number is the end mark of replays", m.Seq)}
 	case m != nil:
-		f.tracker.live(m, f.client.stale > 0)
+		f.tracker.live(m, f.client.stale(m))
 		progress = true
 	}
 	return progress, nil
@@ -269,7 +270,7 @@ func (f *Follower) read(now time.Time) (progress bool, err error) {
 	if progress, err = f.readLive(now); err != nil {
 		return progress, err
 	}
-	if f.tracker.request == nil || f.replayer.socket == nil {
+	if f.tracker.request == nil {
 		return progress, nil
 	}
 	m, err := f.replayer.read()
@@ -297,10 +298,14 @@ func (f *Follower) Busy() bool { return f.tracker.busy() }
 func (f *Follower) Lost() bool { return f.client.Lost() }
 
 // Stats returns what has been done so far.
-func (f *Follower) Stats() FollowerStats { return f.tracker.stats }
+func (f *Follower) Stats() FollowerStats {
+	s := f.tracker.stats
+	s.Overflows += f.client.dropped
+	return s
+}
 
 // Close ends the connections. A second call does nothing.
 func (f *Follower) Close() error {
-	f.replayer.drop()
-	return f.client.Close()
+	err := f.replayer.drop()
+	return errors.Join(err, f.client.Close())
 }

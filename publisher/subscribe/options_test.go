@@ -48,6 +48,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		"HWM at most":         {client(func(o *ClientOptions) { o.HWM = math.MaxInt32 }), ""},
 		"HWM beyond":          {client(func(o *ClientOptions) { o.HWM = math.MaxInt32 + 1 }), "HWM 2147483648: want 0 to 2147483647"},
 		"HWM modulo 2^32":     {client(func(o *ClientOptions) { o.HWM = 1<<32 + 5 }), "HWM 4294967301: want"},
+		"HWMBytes below 0":    {client(func(o *ClientOptions) { o.HWMBytes = -1 }), "HWMBytes -1: want at least 0"},
 		"MaxMessage below 0":  {client(func(o *ClientOptions) { o.MaxMessage = -1 }), "MaxMessage -1: want at least 0"},
 		"MaxMessage huge":     {client(func(o *ClientOptions) { o.MaxMessage = math.MaxInt }), ""},
 		"follower":            {follower(func(*FollowerOptions) {}), ""},

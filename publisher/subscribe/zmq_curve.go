@@ -15,10 +15,15 @@ import (
 // the other does not (ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH in zmq.h).
 const mechanismMismatch = 0x11000002
 
+// oneSided is why there is no connection with only one side that speaks CURVE.
+const oneSided = "one side speaks CURVE and the other does not"
+
 // curve are the keys of a connection as text; nil without CURVE.
 type curve struct {
 	server         string
 	secret, public string
+	ctx            *zmq.Context // from begin to close
+	opened         int          // sources, of any kind
 }
 
 // loadCurve reads the key files, if there are any. No error tells a key.
@@ -55,11 +60,29 @@ func loadCurve(o *ClientOptions) (*curve, error) {
 	return c, nil
 }
 
-// apply is called before the socket connects.
-func (c *curve) apply(s *zmq.Socket) error {
+// begin makes the context of the connections; close ends it, after all of them.
+func (c *curve) begin() (err error) {
 	if c == nil {
 		return nil
 	}
+	if c.ctx, err = zmq.NewContext(); err != nil {
+		return err
+	}
+	c.ctx.SetRetryAfterEINTR(true)
+	return nil
+}
+
+func (c *curve) close() error {
+	if c == nil || c.ctx == nil {
+		return nil
+	}
+	ctx := c.ctx
+	c.ctx = nil
+	return ctx.Term()
+}
+
+// apply is called before the socket connects.
+func (c *curve) apply(s *zmq.Socket) error {
 	return s.ClientAuthCurve(c.server, c.public, c.secret)
 }
 
@@ -70,7 +93,7 @@ func refusal(event zmq.Event, value int) string {
 	case event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
 		return "our key is not on its list"
 	case event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL && value == mechanismMismatch:
-		return "one side speaks CURVE and the other does not"
+		return oneSided
 	}
 	return ""
 }

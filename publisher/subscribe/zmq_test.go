@@ -45,18 +45,6 @@ func newPublisher(t testing.TB, bind string) (*zmq.Socket, string) {
 	return s, endpoint
 }
 
-// The client's context retries by itself what a signal interrupts.
-func TestContextRetries(t *testing.T) {
-	c, err := Connect(ClientOptions{Endpoint: "ipc:///nobody"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if !c.ctx.GetRetryAfterEINTR() {
-		t.Error("it does not")
-	}
-}
-
 // awaitMessage returns what a subscriber sends, a byte 1 or 0 and a prefix.
 func awaitMessage(t *testing.T, s *zmq.Socket) []byte {
 	t.Helper()
