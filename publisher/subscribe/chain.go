@@ -10,8 +10,8 @@ import (
 
 // The live stream and the answers come over connections of their own, and what a
 // dead publisher has sent may wait in the one long after its successor has
-// answered over the other. ZeroMQ gives both lives' messages in one queue, in
-// order but without a mark between them, and tells of a new connection as soon
+// answered over the other. Both lives' messages are in one queue, in order, with
+// CURVE without a sharp mark between them, and a new connection is known of as soon
 // as there is one. So which life a live message is from is found out by what it
 // holds:
 //

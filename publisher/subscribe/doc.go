@@ -9,11 +9,11 @@
 //
 // Mirror and Verifier are plain values without sockets or goroutines; they
 // take decoded events from any source. All are bounded against a publisher and
-// a replay server that mean harm: the size of a frame, the messages that wait,
-// the time that they wait, the number of blocks, the number of places and the
-// length of a hash are limited. What ZeroMQ does not bound, the number of frames
-// in a message and the bytes that wait in its queues, is not bounded here
-// either.
+// a replay server that mean harm: the size of a frame, the messages that wait and
+// their bytes, the time that they wait, the number of blocks, the number of places and
+// the length of a hash are limited, and no peer can end the process. It takes ZMTP 3,
+// as ZeroMQ 4 and newer speak it. Only with CURVE are connections ZeroMQ's, which does
+// not bound the frames of a message; there the peer has the publisher's key.
 //
 // None of the types may be used by several goroutines at once.
 package subscribe

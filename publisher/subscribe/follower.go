@@ -76,7 +76,7 @@ type FollowerStats struct {
 	// Replayed counts batches that came as an answer, Duplicates live messages
 	// that had come before, Foreign live messages dropped because the life that
 	// answers has not sent them, or nobody says which life has, Overflows live
-	// messages dropped while waiting.
+	// messages dropped while waiting, or because too many waited to be taken in.
 	Replayed, Duplicates, Foreign, Overflows uint64
 	// Resets and Lost are the number of resets and of batches in gaps.
 	Resets, Lost uint64
@@ -110,8 +110,10 @@ type FollowerStats struct {
 // sends a clear.
 //
 // Memory is bounded against a publisher and a replay server that mean harm, by
-// the limits of the options (twice MaxMessage and what waits in ZeroMQ's queues
-// come on top), and so is the time that live messages wait for a replay.
+// the limits of the options, and so is the time that live messages wait for a
+// replay. Of an answer no more than 4 MiB and three times MaxMessage wait; with
+// CURVE, where the server has the publisher's key, 256 MiB: what of a longer one comes
+// while the reader is so far behind is asked for again.
 //
 // One goroutine at a time may use a Follower. All its work is done in Next;
 // time between the calls counts against nobody.

@@ -327,9 +327,9 @@ func TestFollowerHostileServer(t *testing.T) {
 		act  func(s *fakeServer, peer []byte)
 		want string // the failure
 	}{
-		"no answer":    {func(*fakeServer, []byte) {}, "no answer for 60ms"},
-		"no end":       {func(s *fakeServer, p []byte) { s.batch(p, 0, payload("A", 0)) }, "no answer for 60ms"},
-		"a huge frame": {func(s *fakeServer, p []byte) { s.batch(p, 0, make([]byte, 5000)) }, "no answer for 60ms"},
+		"no answer":    {func(*fakeServer, []byte) {}, "no answer for 400ms"},
+		"no end":       {func(s *fakeServer, p []byte) { s.batch(p, 0, payload("A", 0)) }, "no answer for 400ms"},
+		"a huge frame": {func(s *fakeServer, p []byte) { s.batch(p, 0, make([]byte, 5000)) }, "no answer for 400ms"},
 		"backwards": {func(s *fakeServer, p []byte) {
 			s.batch(p, 3, payload("A", 3))
 			s.batch(p, 2, payload("A", 2))
@@ -346,7 +346,7 @@ func TestFollowerHostileServer(t *testing.T) {
 			s := newFakeServer(t)
 			timeout := deadline
 			if strings.HasPrefix(c.want, "no answer") {
-				timeout = 60 * time.Millisecond
+				timeout = 400 * time.Millisecond // the request has to get there
 			}
 			f := s.follow(FollowerOptions{ReplayTimeout: timeout, ReplayAttempts: 2, Client: ClientOptions{MaxMessage: 4000}})
 			s.send("A", 9)
