@@ -203,7 +203,8 @@ func (t *tracker) end(now time.Time) {
 	case r.background && t.have:
 		t.failed(now, "an answer without batches")
 		return
-	case r.check && !r.got:
+	case (r.check || t.float.padded && r.start == t.float.seq) && !r.got:
+		// Whoever answers has not come to a number that its predecessor has sent.
 		t.newLife(now)
 		return
 	}

@@ -89,6 +89,33 @@ func describeSnapshotItem(i Item) string {
 	return s
 }
 
+// A new life whose numbers have not come to that of the snapshot of the old one answers
+// nothing to a request from there, and has announced all that is there itself.
+func TestSnapshotOfALifeThatIsOver(t *testing.T) {
+	p := newSnapshotPlay(t)
+	p.wants(0)
+	p.tr.answer(p.now, p.batch(0, 10, "cs"))
+	for seq := range uint64(50) {
+		p.tr.answer(p.now, p.batch(1+seq, 10, ""))
+	}
+	p.tr.end(p.now)
+	p.out("snapshot0")
+	p.tr.live(p.batch(3, 11, "s"), false) // of the new life, over a relay
+	p.out("")
+	p.wants(50)
+	p.tr.end(p.now)
+	p.out("reset1")
+	p.wants(0)
+	for seq := range uint64(4) {
+		p.tr.answer(p.now, p.batch(seq, 10.7+float64(seq)/10, "s"))
+	}
+	p.tr.end(p.now)
+	p.out("r0 r1 r2 r3")
+	if s := p.tr.stats; s.Resets != 1 || s.Lost != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // A snapshot that ends early is followed by what is later than it, wherever that
 // begins, and by nothing else.
 func TestSnapshotThatEndsEarly(t *testing.T) {

@@ -33,7 +33,7 @@ func newPublisher(t testing.TB, bind string) (*zmq.Socket, string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close(); ctx.Term() })
-	for _, err := range []error{s.SetLinger(0), s.SetRcvtimeo(deadline), s.Bind(bind)} {
+	for _, err := range []error{s.SetLinger(0), s.SetRcvtimeo(deadline), s.SetSndhwm(100000), s.Bind(bind)} {
 		if err != nil {
 			t.Fatal(err)
 		}
