@@ -138,19 +138,20 @@ func (s source) serve(ctx context.Context, conn net.Conn, box *inbox) (establish
 	if err != nil {
 		return false, false, err
 	}
+	// Whoever sees the subscription finds the connection known here.
+	connection := 0
+	box.note(func(state *state) {
+		state.handshakes++
+		connection = state.handshakes
+	})
 	if s.request != nil {
 		err = c.Send(s.request...)
 	} else {
 		err = c.Send(append([]byte{1}, s.topic...))
 	}
 	if err != nil {
-		return false, false, err
+		return true, false, err
 	}
-	connection := 0
-	box.note(func(state *state) {
-		state.handshakes++
-		connection = state.handshakes
-	})
 	m := received{connection: connection}
 	parts := zmtp.Message{Frames: m.frames[:]}
 	for {
