@@ -38,6 +38,8 @@ type request struct {
 	background bool
 	// probe: for the newest live message, of which no answer has told yet.
 	probe bool
+	// mend: for the whole state behind a gap, see mend.go.
+	mend  bool
 	got   bool
 	prev  uint64 // the newest number of the answer, if got
 	count int
@@ -63,15 +65,16 @@ func (t *tracker) wants(now time.Time) (uint64, bool) {
 		t.due, t.dueAt = true, now
 	}
 	rebuild := t.degraded && !now.Before(t.rebuildAt)
-	if !rebuild && (!t.due || now.Before(t.dueAt)) || !t.token(now) {
+	mend := !rebuild && !t.due && t.mendDue(now)
+	if !rebuild && !mend && (!t.due || now.Before(t.dueAt)) || !t.token(now) {
 		return 0, false
 	}
 	t.due = false
 	t.asked++
 	t.overflowed = false
-	t.request = &request{background: rebuild}
+	t.request = &request{background: rebuild || mend, mend: mend}
 	switch {
-	case rebuild:
+	case rebuild || mend:
 	case t.float.on:
 		t.request.start = t.floatStart()
 	case t.have:
@@ -117,8 +120,13 @@ func (t *tracker) wake(now time.Time, most time.Duration) time.Duration {
 			u = t.tokenAt.Add(askEvery)
 		}
 		earlier(u)
-	case t.asks && !t.settleAt.IsZero():
-		earlier(t.settleAt)
+	default:
+		if t.asks && !t.settleAt.IsZero() {
+			earlier(t.settleAt)
+		}
+		if t.mend.left > 0 {
+			earlier(t.mend.at)
+		}
 	}
 	return max(at.Sub(now), time.Millisecond)
 }
@@ -156,6 +164,14 @@ func (t *tracker) answer(now time.Time, m *Message) {
 		return
 	}
 	first := !r.got
+	if first && r.mend {
+		if !whole(m) {
+			t.failed(now, "a history that begins too late")
+			return
+		}
+		r.mend = false
+		t.mended()
+	}
 	r.got, r.prev, r.idle = true, m.Seq, 0
 	if first && r.background {
 		// What is known is put together from pieces; this is whole.
@@ -237,8 +253,12 @@ func (t *tracker) end(now time.Time) {
 func (t *tracker) failed(now time.Time, why string) {
 	t.stats.Failed++
 	t.stats.LastFailure = why
-	background := t.request.background
+	background, mend := t.request.background, t.request.mend
 	t.request = nil
+	if mend {
+		t.mendLater(now)
+		return
+	}
 	if background {
 		t.degrade(now)
 		return

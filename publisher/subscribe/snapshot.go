@@ -76,6 +76,7 @@ func (t *tracker) snapshot(r *request, m *Message, first bool) bool {
 		if !r.snapshot {
 			return false
 		}
+		t.snapshots = true
 		if r.same = t.float.on && c.ts == t.float.ts; r.same {
 			return true // nothing has been sent since the one that is known
 		}

@@ -89,6 +89,99 @@ func describeSnapshotItem(i Item) string {
 	return s
 }
 
+// outrun leads a tracker to a gap behind a snapshot, whose follow-up begins too late.
+func (p *snapshotPlay) outrun() {
+	p.t.Helper()
+	p.tr.answer(p.now, p.batch(0, 10, "css"))
+	p.tr.end(p.now)
+	p.out("snapshot0")
+	p.tr.live(p.batch(200, 20, "s"), false)
+	p.out("")
+	p.wants(199)
+	p.tr.answer(p.now, p.batch(205, 20.5, "s"))
+	p.tr.answer(p.now, p.batch(206, 20.6, "s"))
+	p.tr.end(p.now)
+	p.out("gap200+5 r205 r206")
+}
+
+// A follower whose snapshot was outrun tells the gap, and asks for the whole state again by
+// itself, with live messages going on meanwhile: at once, then after pauses, a few times, and
+// once more at the next gap. It takes in what is whole and nothing else.
+func TestSnapshotThatIsOutrun(t *testing.T) {
+	p := newSnapshotPlay(t)
+	p.wants(0)
+	p.outrun()
+	if !p.tr.busy() {
+		t.Error("takes itself to be in step")
+	}
+	p.tr.live(p.batch(206, 20.6, "s"), false)
+	p.tr.live(p.batch(207, 20.7, "s"), false)
+	p.out("207")
+	for try := range mendTries {
+		p.wants(0)
+		p.tr.live(p.batch(208+uint64(try), 21, "s"), false)
+		p.out(fmt.Sprint(208 + try)) // not held up
+		switch try % 3 {
+		case 0: // its history begins behind what is known
+			p.tr.answer(p.now, p.batch(205, 20.5, "s"))
+		case 1:
+			p.tr.end(p.now)
+		default:
+			p.tr.waited(p.now, p.tr.timeout)
+		}
+		p.out("")
+		if try == mendTries-1 {
+			break
+		}
+		pause := rebuildPause << try
+		for _, d := range []time.Duration{0, pause - time.Nanosecond} {
+			if start, ok := p.tr.wants(p.now.Add(d)); ok {
+				t.Fatalf("try %d: asks from %d %v later", try, start, d)
+			}
+		}
+		if got := p.tr.wake(p.now, time.Hour); got != pause {
+			t.Errorf("try %d: wakes after %v, want %v", try, got, pause)
+		}
+		p.now = p.now.Add(pause)
+	}
+	p.now = p.now.Add(time.Hour)
+	if start, ok := p.tr.wants(p.now); ok || p.tr.busy() {
+		t.Fatalf("asks from %d after %d tries", start, mendTries)
+	}
+	if s := p.tr.stats; s.Failed != mendTries || s.Resets != 0 {
+		t.Errorf("%+v", s)
+	}
+
+	// The next gap, and an answer that is whole.
+	p.tr.live(p.batch(300, 30, "s"), false)
+	p.out("")
+	p.wants(212)
+	p.tr.answer(p.now, p.batch(212, 21, "s")) // the last one, and then it runs out
+	p.tr.answer(p.now, p.batch(300, 30, "s"))
+	p.tr.end(p.now)
+	p.out("gap213+87 r300")
+	p.wants(0)
+	p.tr.answer(p.now, p.batch(0, 31, "css"))
+	p.tr.end(p.now)
+	p.out("reset5 snapshot0")
+	if s := p.tr.stats; s.Resets != 1 || s.Failed != mendTries {
+		t.Errorf("%+v", s)
+	}
+
+	// Outrun again before anything came live: not at once.
+	p.tr.live(p.batch(400, 40, "s"), false)
+	p.out("")
+	p.wants(399)
+	p.tr.answer(p.now, p.batch(405, 40.5, "s"))
+	p.tr.end(p.now)
+	p.out("gap400+5 r405")
+	if start, ok := p.tr.wants(p.now); ok {
+		t.Fatalf("asks from %d at once", start)
+	}
+	p.now = p.now.Add(rebuildPause)
+	p.wants(0)
+}
+
 // A new life whose numbers have not come to that of the snapshot of the old one answers
 // nothing to a request from there, and has announced all that is there itself.
 func TestSnapshotOfALifeThatIsOver(t *testing.T) {

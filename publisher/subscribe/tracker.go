@@ -99,6 +99,10 @@ type tracker struct {
 	pause     time.Duration
 	settleAt  time.Time // zero: nothing to settle
 
+	// snapshots: an answer was one. mend: see mend.go.
+	snapshots bool
+	mend      mending
+
 	stats FollowerStats
 }
 
@@ -181,6 +185,7 @@ func (t *tracker) gapBefore(m *Message) {
 		t.stats.Lost = math.MaxUint64
 	}
 	t.out = append(t.out, Item{Kind: ItemGap, From: from, Lost: lost})
+	t.mendSoon()
 }
 
 // loneClear reports whether a batch is one clear and nothing else.
@@ -197,6 +202,7 @@ func (t *tracker) deliver(m *Message, replayed bool) {
 	t.misses = 0
 	if !replayed {
 		t.chained = true
+		t.mend.pause = 0
 	} else {
 		t.stats.Replayed++
 		if !m.legacy && !strings.HasPrefix(m.Topic, t.topic) {
@@ -212,6 +218,7 @@ func (t *tracker) emitReset(reason ResetReason, seq uint64) {
 	t.have, t.last, t.payload = false, 0, nil
 	t.chained = false
 	t.float = floating{}
+	t.mend.left = 0
 	t.stats.Resets++
 }
 
@@ -302,6 +309,6 @@ func (t *tracker) connected(now time.Time, again bool) {
 
 // busy: what is handed out is behind what is known to be there.
 func (t *tracker) busy() bool {
-	return t.blocked() || len(t.out) > 0 || len(t.pending) > 0 ||
+	return t.blocked() || len(t.out) > 0 || len(t.pending) > 0 || t.mend.left > 0 && !t.degraded ||
 		t.asks && !t.degraded && !t.settleAt.IsZero()
 }
