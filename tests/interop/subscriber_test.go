@@ -15,6 +15,9 @@ import (
 	"github.com/kvcast/kvcast/bindings/event"
 )
 
+// mostLines is how long that program may be: it is to show how little a subscriber needs.
+const mostLines = 30
+
 // shown returns the program that docs/wire.md shows.
 func shown(t *testing.T) string {
 	t.Helper()
@@ -26,6 +29,9 @@ func shown(t *testing.T) string {
 	program, _, ended := strings.Cut(after, "```\n")
 	if !found || !ended {
 		t.Fatal("docs/wire.md shows no subscriber")
+	}
+	if n := strings.Count(program, "\n"); n > mostLines {
+		t.Errorf("the subscriber of docs/wire.md has %d lines, want at most %d", n, mostLines)
 	}
 	return program
 }
