@@ -4,10 +4,13 @@
 package publisher
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"testing"
 
+	"github.com/kvcast/kvcast/bindings"
 	"github.com/kvcast/kvcast/bindings/event"
 	"github.com/kvcast/kvcast/publisher/wire"
 )
@@ -122,6 +125,79 @@ func TestLeftOut(t *testing.T) {
 		if st := p.Stats(); st.InvalidEvents != 0 {
 			t.Errorf("%+v", st)
 		}
+	}
+}
+
+// With token_ids: omit no token is in anything that anybody gets, live, kept for replays,
+// in a snapshot or in what a resync tells; a salt never is.
+func TestOmittedTokensAreNowhere(t *testing.T) {
+	for _, omit := range []bool{false, true} {
+		t.Run(fmt.Sprintf("omit %v", omit), func(t *testing.T) {
+			o := snapshotOptions(t)
+			o.OmitTokens = omit
+			p, m := startWith(t, o, 64)
+			s := subscribe(t, p)
+			next := uint32(0)
+			number, tenant := uint64(0x5d2e7f4196a8b3c4), []byte("a tenant's name")
+			scopes := []*bindings.Scope{nil, {Salt: &number}, {SaltBytes: tenant}}
+			tell := func() {
+				t.Helper()
+				tokens := make([]uint32, 8)
+				for i := range tokens {
+					tokens[i] = 0x4f3c2b00 + next
+					next++
+				}
+				if err := serve(m, bindings.Prompt{Tokens: tokens, Scope: scopes[next/8%3]}); err != nil {
+					t.Fatal(err)
+				}
+				mustFlush(t, p)
+			}
+			found := map[string]int{}
+			look := func(way string, payload []byte) {
+				t.Helper()
+				if bytes.Contains(payload, []byte{0xce, 0x4f, 0x3c, 0x2b}) {
+					found[way]++
+				}
+				if bytes.Contains(payload, tenant) || bytes.Contains(payload, binary.BigEndian.AppendUint64(nil, number)) ||
+					bytes.Contains(payload, binary.LittleEndian.AppendUint64(nil, number)) {
+					t.Errorf("%s: a salt", way)
+				}
+				if _, err := wire.Decode(payload, wire.Limits{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			live := func(way string) {
+				t.Helper()
+				for last := p.Stats().NextSeq - 1; ; {
+					_, seq, payload := s.nextFrames()
+					look(way, payload)
+					if binary.BigEndian.Uint64(seq) == last {
+						return
+					}
+				}
+			}
+			for range 9 {
+				tell()
+			}
+			live("live")
+			c := newDealer(t, p.ReplayEndpoint())
+			for start, way := range map[uint64]string{p.Stats().NextSeq - 2: "replay", 0: "snapshot"} {
+				c.ask(start)
+				for _, r := range c.run() {
+					look(way, []byte(r.payload))
+				}
+			}
+			if st := p.Stats(); st.Snapshots != 1 || st.ReplayRequests != 2 {
+				t.Errorf("%+v", st)
+			}
+			if err := p.Resync(withPatience(t)); err != nil {
+				t.Fatal(err)
+			}
+			live("resync")
+			if want := 4; omit && len(found) != 0 || !omit && len(found) != want {
+				t.Errorf("tokens are in %v", found)
+			}
+		})
 	}
 }
 
