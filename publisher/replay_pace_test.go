@@ -98,21 +98,19 @@ func TestReplayRequestWaitsForTwoWindows(t *testing.T) {
 func TestReplaySlowReadersAreServed(t *testing.T) {
 	for name, c := range map[string]struct {
 		interval time.Duration
-		batch    int
+		batch, n int
 	}{
-		// 1 ms for each of the four frames of a message, and ten frames a second.
-		"1 ms per frame":      {4 * time.Millisecond, 100},
-		"ten frames a second": {400 * time.Millisecond, 100},
-		"64 KB/s":             {16 * time.Second, 1 << 20},
+		// 1 ms for each of the four frames of a message, and ten frames a second: for
+		// longer than a window.
+		"1 ms per frame":      {4 * time.Millisecond, 100, 10000},
+		"ten frames a second": {400 * time.Millisecond, 100, 500},
+		"64 KB/s":             {16 * time.Second, 1 << 20, 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, f := newFakeServer(t, nil, 0)
-			n := 10000
+			n := c.n
 			if testing.Short() {
-				n = 1000
-			}
-			if c.batch > 1000 {
-				n = 20
+				n = min(n, 1000)
 			}
 			payload := pattern(1, c.batch)
 			for seq := range uint64(n) {

@@ -174,9 +174,9 @@ func TestReplayToSlowReader(t *testing.T) {
 // sent it: many pass between any two of its messages. They change what it tells of, and
 // it stays as it was pinned.
 func TestLiveBatchesPassASnapshot(t *testing.T) {
-	const blocks, size, few = 12000, 256, 8
+	const blocks, size, few = 6000, 256, 8
 	p := mustNew(t, snapshotOptions(t))
-	limitMessages(p, 1<<20)
+	limitMessages(p, 512<<10)
 	stream, m := newAllocator(t, bindings.StreamConfig{}, bindings.Config{TokensPerBlock: size, CapacityBlocks: blocks})
 	t.Cleanup(func() { p.Close() })
 	if err := p.Attach(stream); err != nil {

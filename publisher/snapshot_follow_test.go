@@ -202,7 +202,7 @@ func TestFollowASnapshotOfNothing(t *testing.T) {
 // The same while the cache never rests: blocks are deferred, evicted and reset,
 // followers read as they please, and in the end all know the same.
 func TestFollowThroughSnapshotsUnderLoad(t *testing.T) {
-	load := 3 * time.Second
+	load := 2 * time.Second
 	if testing.Short() {
 		load = time.Second
 	}
