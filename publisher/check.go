@@ -22,8 +22,6 @@ const (
 	minPoll = time.Millisecond
 	// maxTimeout bounds durations that ZeroMQ takes as an int of milliseconds.
 	maxTimeout = 24 * time.Hour
-	// maxTopic is the longest topic in bytes.
-	maxTopic = 255
 
 	keyResyncInterval = "resync_interval"
 )

@@ -11,6 +11,8 @@ import (
 	"io"
 	"slices"
 	"unicode/utf8"
+
+	"github.com/kvcast/kvcast/publisher/internal/curvekey"
 )
 
 // Config holds the keys that somebody has set, from a configuration file, a
@@ -91,7 +93,7 @@ func (c *Config) parse(d *json.Decoder) error {
 			return err
 		}
 		if seen[name] {
-			return configError(name, "", "twice")
+			return configError(name, shownText(value), "twice")
 		}
 		seen[name] = true
 		if err := c.take(name, value); err != nil {
@@ -141,6 +143,18 @@ func (c *Config) take(name string, value json.Token) error {
 		return configError(name, v.String(), "want "+jsonWord(kind))
 	}
 	return configError(name, fmt.Sprint(value), "want "+jsonWord(kind))
+}
+
+// shownText is a value as an error may tell it: what looks like a key in the place of a
+// file's name stays untold.
+func shownText(value json.Token) string {
+	switch text, ok := value.(string); {
+	case value == nil:
+		return "null"
+	case ok && curvekey.Misplaced(text):
+		return ""
+	}
+	return fmt.Sprint(value)
 }
 
 // jsonWord says how a value of a type is written in JSON.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/kvcast/kvcast/publisher/wire"
 )
 
 const (
@@ -46,7 +48,7 @@ type peers struct {
 type peer struct {
 	inode uint64
 	// prefixes is a set of lengths: all that matter are prefixes of one topic.
-	prefixes [(maxTopic + 64) / 64]uint64
+	prefixes [(wire.MaxTopic + 64) / 64]uint64
 	// spent is the price of its messages since the budget was last looked at,
 	// wire what they are long on the wire, at least.
 	spent, wire int

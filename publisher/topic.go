@@ -4,10 +4,10 @@
 package publisher
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/kvcast/kvcast/publisher/wire"
 )
 
 // expandTopic replaces the placeholders. What a placeholder stands for is not
@@ -44,11 +44,8 @@ func (o Options) expandTopic() (string, *Error) {
 		}
 	}
 	topic := s.String()
-	if len(topic) > maxTopic {
-		return bad(fmt.Sprintf("%d bytes, want at most %d", len(topic), maxTopic))
-	}
-	if !utf8.ValidString(topic) {
-		return bad("not UTF-8")
+	if why := wire.BadTopic(topic); why != "" {
+		return bad(why)
 	}
 	if strings.HasPrefix(topic, "kv@") {
 		parts := strings.Split(topic, "@")

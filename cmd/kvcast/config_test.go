@@ -83,7 +83,7 @@ func TestBadConfigs(t *testing.T) {
 		"{\n\"hwm\": 1,\n":              "line 2: the file ends in the middle of the object",
 		"{\n\"topic\": \"\xff\"}":       "line 2: not UTF-8",
 		`{"hwm": 1} {}`:                 "line 1: something follows the object",
-		`{"hwm": 1, "hwm": 2}`:          `hwm "": twice`,
+		`{"hwm": 1, "hwm": 2}`:          `hwm 2: twice`,
 		`{"hmw": 1}`:                    `hmw "1": unknown key`,
 		`{"hwm": "1"}`:                  `hwm 1: want a whole number, not a string`,
 		`{"hwm": 1.5}`:                  `hwm 1.5: want a whole number`,

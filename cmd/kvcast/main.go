@@ -48,12 +48,28 @@ func main() {
 	// A reader that goes away is an error of the write, so that what is
 	// half-written can be taken back.
 	signal.Ignore(syscall.SIGPIPE)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(untilHangUp(), os.Interrupt, syscall.SIGTERM)
 	// The first signal ends the run in an orderly way; a second one kills.
 	context.AfterFunc(ctx, stop)
 	code := run(ctx, os.Args[1:], streams{os.Stdout, os.Stderr})
 	stop()
 	os.Exit(code)
+}
+
+// untilHangUp ends when the terminal does, unless the run was begun so as to outlive it
+// (nohup). A shell passes the signal on before the system sends its own: only the first
+// counts, so that the second cannot cut the end short.
+func untilHangUp() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	if !signal.Ignored(syscall.SIGHUP) {
+		hangUp := make(chan os.Signal, 1)
+		signal.Notify(hangUp, syscall.SIGHUP)
+		go func() {
+			<-hangUp
+			cancel()
+		}()
+	}
+	return ctx
 }
 
 // run executes one command line and returns the exit code.
@@ -63,7 +79,21 @@ func run(ctx context.Context, args []string, std streams) int {
 	help := &checkedWriter{w: std.out}
 	root.SetOut(help)
 	root.SetArgs(args)
+	// A flag for help makes cobra forget what else there is.
+	var surplus error
+	show := root.HelpFunc()
+	root.SetHelpFunc(func(c *cobra.Command, args []string) {
+		if rest := c.Flags().Args(); len(rest) > 0 {
+			surplus = c.ValidateArgs(rest)
+		}
+		if surplus == nil {
+			show(c, args)
+		}
+	})
 	err := root.ExecuteContext(ctx)
+	if err == nil {
+		err = surplus
+	}
 	if err == nil {
 		err = outputError(help.err)
 	}
@@ -208,10 +238,16 @@ func newHelp(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
 		Short: "Help for a command",
-		RunE: func(_ *cobra.Command, args []string) error {
-			cmd, rest, err := root.Find(args)
-			if err != nil || len(rest) > 0 {
+		Args: func(_ *cobra.Command, args []string) error {
+			if _, rest, err := root.Find(args); err != nil || len(rest) > 0 {
 				return fmt.Errorf("unknown command %q", strings.Join(args, " "))
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, _, err := root.Find(args)
+			if err != nil {
+				return err
 			}
 			return cmd.Help()
 		},

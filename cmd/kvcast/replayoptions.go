@@ -35,6 +35,8 @@ type replayOptions struct {
 	policy      string
 	lrfuTau     int
 	lrfuGhosts  int
+	// lrfuSet is a flag of lrfu that was set, with its value, empty if none was.
+	lrfuSet     string
 	device      string
 	concurrency int
 	decode      bool
@@ -59,6 +61,11 @@ func newReplay(std streams) *cobra.Command {
 		Short: "Replay a request trace through the allocator and publish the events",
 		Args:  exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, name := range []string{"lrfu-tau", "lrfu-ghosts"} {
+				if f := cmd.Flags().Lookup(name); f.Changed {
+					o.lrfuSet = "--" + name + " " + f.Value.String()
+				}
+			}
 			return replay(cmd.Context(), o, std)
 		},
 	}
@@ -109,6 +116,9 @@ func (o *replayOptions) check(ctx context.Context) (err error) {
 	}
 	if o.policy != policyLRU && o.policy != policyLRFU {
 		return fmt.Errorf("--policy %q: want %s or %s", o.policy, policyLRU, policyLRFU)
+	}
+	if o.policy != policyLRFU && o.lrfuSet != "" {
+		return fmt.Errorf("%s: --policy is %s, want %s", o.lrfuSet, o.policy, policyLRFU)
 	}
 	if math.IsNaN(o.speed) || o.speed < 0 || math.IsInf(o.speed, 0) {
 		return fmt.Errorf("--speed %g: want 0 or a positive number", o.speed)

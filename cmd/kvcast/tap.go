@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -98,8 +100,17 @@ func (o *tapOptions) check() error {
 	if o.maxBatches < 0 {
 		return fmt.Errorf("--max-batches %d: want at least 0", o.maxBatches)
 	}
+	if why := wire.BadTopic(o.topic); why != "" {
+		return fmt.Errorf("--topic %q: %s", o.topic, why)
+	}
 	if o.idleExit < 0 {
 		return fmt.Errorf("--idle-exit %s: want 0 or more", o.idleExit)
+	}
+	if why := noSocket(o.endpoint); why != "" {
+		return fmt.Errorf("ENDPOINT %q: %s", o.endpoint, why)
+	}
+	if why := noSocket(o.replay); why != "" {
+		return fmt.Errorf("--replay %q: %s", o.replay, why)
 	}
 	switch {
 	case o.secretKey != "" && o.serverKey == "":
@@ -108,6 +119,27 @@ func (o *tapOptions) check() error {
 		return fmt.Errorf("--curve-server-key-file %q: there is no --curve-secret-key-file", shownFile(o.serverKey))
 	}
 	return nil
+}
+
+// noSocket returns why nobody will ever answer at the path of an ipc endpoint, or "".
+// A path at which there is nothing yet is no reason: the publisher may come.
+func noSocket(endpoint string) string {
+	path, ok := strings.CutPrefix(endpoint, "ipc://")
+	if !ok || strings.HasPrefix(path, "@") {
+		return ""
+	}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, syscall.ENOTDIR):
+		return syscall.ENOTDIR.Error()
+	case err != nil:
+		return ""
+	case info.IsDir():
+		return "is a directory"
+	case info.Mode()&fs.ModeSocket == 0:
+		return "is no socket"
+	}
+	return ""
 }
 
 func tap(ctx context.Context, o tapOptions, std streams) (err error) {

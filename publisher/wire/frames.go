@@ -6,6 +6,7 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+	"unicode/utf8"
 )
 
 const (
@@ -17,7 +18,22 @@ const (
 	// LiveFrames is the number of frames of a live message: topic, sequence,
 	// payload.
 	LiveFrames = 3
+	// MaxTopic is the longest topic in bytes.
+	MaxTopic = 255
 )
+
+// BadTopic returns why nobody may send a topic, or ask for topics that begin so, in a
+// few words such as "not UTF-8"; "" for a good one. It judges the frame only: which
+// topics a reader understands is the publisher's to know.
+func BadTopic(topic string) string {
+	switch {
+	case len(topic) > MaxTopic:
+		return fmt.Sprintf("%d bytes, want at most %d", len(topic), MaxTopic)
+	case !utf8.ValidString(topic):
+		return "not UTF-8"
+	}
+	return ""
+}
 
 // Message is a live message taken apart. Topic and Payload alias the frames.
 type Message struct {
