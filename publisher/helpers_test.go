@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -18,11 +17,11 @@ import (
 	"time"
 
 	zmq "github.com/pebbe/zmq4"
-	"go.uber.org/goleak"
 
 	"github.com/kvcast/kvcast/bindings"
 	"github.com/kvcast/kvcast/bindings/event"
 	"github.com/kvcast/kvcast/publisher/wire"
+	"github.com/kvcast/kvcast/tests/endcheck"
 )
 
 // patience is the deadline of what must happen and normally takes
@@ -30,15 +29,7 @@ import (
 const patience = 20 * time.Second
 
 // No goroutine and no native handle may outlive the tests.
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		if live := bindings.LiveHandles(); live != (bindings.Handles{}) {
-			fmt.Fprintf(os.Stderr, "live at the end: %+v\n", live)
-			code = max(code, 1)
-		}
-		os.Exit(code)
-	}))
-}
+func TestMain(m *testing.M) { os.Exit(endcheck.Run(m)) }
 
 func withPatience(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -48,28 +48,30 @@ func main() {
 	// A reader that goes away is an error of the write, so that what is
 	// half-written can be taken back.
 	signal.Ignore(syscall.SIGPIPE)
-	ctx, stop := signal.NotifyContext(untilHangUp(), os.Interrupt, syscall.SIGTERM)
+	ctx, end := context.WithCancel(context.Background())
+	onHangUp(end)
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	// The first signal ends the run in an orderly way; a second one kills.
 	context.AfterFunc(ctx, stop)
 	code := run(ctx, os.Args[1:], streams{os.Stdout, os.Stderr})
 	stop()
+	end()
 	os.Exit(code)
 }
 
-// untilHangUp ends when the terminal does, unless the run was begun so as to outlive it
+// onHangUp calls end when the terminal goes, unless the run was begun so as to outlive it
 // (nohup). A shell passes the signal on before the system sends its own: only the first
 // counts, so that the second cannot cut the end short.
-func untilHangUp() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	if !signal.Ignored(syscall.SIGHUP) {
-		hangUp := make(chan os.Signal, 1)
-		signal.Notify(hangUp, syscall.SIGHUP)
-		go func() {
-			<-hangUp
-			cancel()
-		}()
+func onHangUp(end func()) {
+	if signal.Ignored(syscall.SIGHUP) {
+		return
 	}
-	return ctx
+	hangUp := make(chan os.Signal, 1)
+	signal.Notify(hangUp, syscall.SIGHUP)
+	go func() {
+		<-hangUp
+		end()
+	}()
 }
 
 // run executes one command line and returns the exit code.

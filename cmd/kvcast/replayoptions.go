@@ -28,13 +28,13 @@ const (
 
 // replayOptions are the flags of replay.
 type replayOptions struct {
-	trace       string
-	limit       int
-	blockSize   int
-	capacity    int
-	policy      string
-	lrfuTau     int
-	lrfuGhosts  int
+	trace      string
+	limit      int
+	blockSize  int
+	capacity   int
+	policy     string
+	lrfuTau    int
+	lrfuGhosts int
 	// lrfuSet is a flag of lrfu that was set, with its value, empty if none was.
 	lrfuSet     string
 	device      string

@@ -9,7 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/kvcast/kvcast/tests/endcheck"
 )
+
+func TestMain(m *testing.M) { os.Exit(endcheck.Run(m)) }
 
 var update = flag.Bool("update", false, "write testdata/output.txt")
 

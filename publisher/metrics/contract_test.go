@@ -15,12 +15,12 @@ import (
 	"time"
 
 	zmq "github.com/pebbe/zmq4"
-	"go.uber.org/goleak"
 
 	"github.com/kvcast/kvcast/bindings"
 	"github.com/kvcast/kvcast/bindings/event"
 	"github.com/kvcast/kvcast/publisher/metrics"
 	"github.com/kvcast/kvcast/publisher/wire"
+	"github.com/kvcast/kvcast/tests/endcheck"
 )
 
 // contractFigures are those that the wire contract names (section 11), in its
@@ -87,7 +87,7 @@ func (w wholeRun) Run() int {
 	return code
 }
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(wholeRun{m}) }
+func TestMain(m *testing.M) { os.Exit(endcheck.Run(wholeRun{m})) }
 
 // shownFigures are the names of all figures, of histograms the count.
 func shownFigures() (names []string) {

@@ -130,7 +130,4 @@ func TestHostProgram(t *testing.T) {
 	if v := line.Verified; v == nil || !v.Good || v.VerifiedKeys != 48 || v.UnverifiedKeys != 16 {
 		t.Errorf("the tap ends with %+v", line)
 	}
-	if h := bindings.LiveHandles(); h.Managers != 0 || h.Streams != 0 || h.Sequences != 0 {
-		t.Errorf("still alive: %+v", h)
-	}
 }

@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kvcast/kvcast/tests/endcheck"
 )
 
 const (
@@ -59,7 +61,7 @@ func testMain(m *testing.M) int {
 		return 2
 	}
 	kvcast.path = filepath.Join(folder, "kvcast")
-	return m.Run()
+	return endcheck.Run(m)
 }
 
 // build builds the tool. It is called while a test runs, not before: then the go

@@ -539,7 +539,7 @@ func TestTapTopic(t *testing.T) {
 // An interrupt is a good end.
 func TestTapInterrupt(t *testing.T) {
 	t.Parallel()
-	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
 		engine, endpoint := newEngine(t)
 		mirror := filepath.Join(t.TempDir(), "mirror")
 		tap := startPiped(t, "tap", endpoint, "--verify", "--mirror-out", mirror)
