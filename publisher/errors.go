@@ -40,6 +40,9 @@ var (
 	ErrConnect = errors.New("cannot connect")
 	// ErrTransport: ZeroMQ refused to create or configure a socket.
 	ErrTransport = errors.New("transport failure")
+	// ErrDescriptors: this process may open fewer files than ZeroMQ needs, which would
+	// end the process for want of one.
+	ErrDescriptors = errors.New("too few file descriptors")
 	// ErrDropped: batches that a Flush waited for could not be encoded or sent.
 	ErrDropped = errors.New("batches were dropped")
 	// ErrNoSnapshots: a Resync without an attached source that can tell all that

@@ -228,7 +228,7 @@ func formName(f event.Form) string {
 // Start does nothing, and one that runs beside another returns what that one
 // returns. After Close it is ErrClosed.
 //
-// A Start that fails (ErrAddressInUse, ErrBind, ErrTransport, or the error of
+// A Start that fails (ErrAddressInUse, ErrBind, ErrDescriptors, ErrTransport, or the error of
 // ctx, which bounds all waiting) leaves nothing behind and may be repeated.
 func (p *Publisher) Start(ctx context.Context) error {
 	if ctx == nil {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	zmq "github.com/pebbe/zmq4"
+
+	"github.com/kvcast/kvcast/publisher/internal/descriptors"
 )
 
 const (
@@ -27,8 +29,12 @@ const (
 	probeTimeout = 100 * time.Millisecond
 )
 
-// openContext returns shared, or a context of our own if there is none.
+// openContext returns shared, or a context of our own if there is none. Also a shared one
+// has no threads before its first socket.
 func openContext(shared *zmq.Context) (*zmq.Context, error) {
+	if why := descriptors.Short(); why != "" {
+		return nil, &Error{Op: "start", Err: ErrDescriptors, Detail: why}
+	}
 	if shared != nil {
 		return shared, nil
 	}

@@ -101,6 +101,9 @@ var importArrows = map[string][]string{
 // inventory links with "ignore unresolved symbols" for the whole program, so no library package may bring it in.
 const inventory = "cuda/inventory"
 
+// endcheck is what looks at the end of a test binary whether anything outlived it.
+const endcheck = "tests/endcheck"
+
 // foreignImports says which files may import a foreign module. The key is a prefix of the import path.
 var foreignImports = map[string]func(name string) bool{
 	// One file of the publisher and one of its subscriber own the sockets; their tests play the other side.
