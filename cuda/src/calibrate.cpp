@@ -4,6 +4,7 @@
 #include "cuda/src/calibrate.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -13,6 +14,7 @@ namespace kvcast::cuda {
 namespace calibrate {
 
 using Clock = std::chrono::steady_clock;
+using Now = std::function<Clock::time_point()>;
 
 // As many pieces as make the difference plain (crossovers are published at 16 to
 // 64 pieces), at sizes around the published one of 28 KiB.
@@ -22,8 +24,18 @@ constexpr uint64_t kLargest = kSizes[std::size(kSizes) - 1];
 // The first of them warms up, the fastest counts.
 constexpr int kRounds = 3;
 
-// The rest of the time is for giving back what the measurement took.
+// The rest of the time, or as much as the taking took if that was longer, is for giving
+// back what the measurement took.
 constexpr int kMeasuringTenths = 8;
+
+// When no more may be begun. What is begun is taken to last as long as the longest yet.
+struct Budget {
+  const Now& now;
+  Clock::time_point deadline;
+  Clock::duration longest{0};
+
+  [[nodiscard]] bool HasRoom() const { return now() + longest <= deadline; }
+};
 
 // What the measurement needs, given back whatever happens.
 class Bench {
@@ -53,9 +65,9 @@ class Bench {
            api_.host_device_address(&host_address_, host_, 0) == kSuccess;
   }
 
-  // Seconds of the fastest round, or nothing when time ran out.
+  // Milliseconds of the fastest round, or nothing when there is no time for all rounds.
   [[nodiscard]] std::optional<double> Time(PageCopier& copier, Direction direction, uint64_t size,
-                                           Clock::time_point deadline) {
+                                           Budget* budget) {
     std::vector<kernels::PagePair> pairs;
     for (uint32_t i = 0; i < kPieces; ++i) pairs.push_back({i, i});
     const PageSide to{device_, 2 * size};
@@ -64,6 +76,8 @@ class Bench {
         2 * size};
     std::optional<double> best;
     for (int round = 0; round < kRounds; ++round) {
+      if (!budget->HasRoom()) return std::nullopt;
+      const Clock::time_point began = budget->now();
       KVCAST_CUDA(api_, event_record, start_, stream_);
       copier.CopyPages(stream_, direction, from, to, size, pairs.data(), kPieces, true);
       KVCAST_CUDA(api_, event_record, end_, stream_);
@@ -71,13 +85,13 @@ class Bench {
         const Result result = api_.event_query(end_);
         if (result == kSuccess) break;
         if (result != kErrorNotReady) Check(api_, "event_query", result);
-        if (Clock::now() > deadline) return std::nullopt;
+        if (budget->now() > budget->deadline) return std::nullopt;
         std::this_thread::yield();
       }
       float milliseconds = 0;
       KVCAST_CUDA(api_, event_elapsed, &milliseconds, start_, end_);
       if (round > 0 && (!best || milliseconds < *best)) best = milliseconds;
-      if (Clock::now() > deadline) return std::nullopt;
+      budget->longest = std::max(budget->longest, budget->now() - began);
     }
     return best;
   }
@@ -95,9 +109,9 @@ class Bench {
 }  // namespace calibrate
 
 Calibration Calibrate(const DeviceContext& context, EventPool& events, const KernelImage& kernels,
-                      std::chrono::steady_clock::duration limit) {
-  const auto began = calibrate::Clock::now();
-  const auto deadline = began + limit * calibrate::kMeasuringTenths / 10;
+                      std::chrono::steady_clock::duration limit,
+                      const std::function<std::chrono::steady_clock::time_point()>& now) {
+  const auto began = now();
   Calibration result;
   result.policy = PublishedPolicy(context.coherent_link());
   const ContextScope scope(context);
@@ -105,15 +119,19 @@ Calibration Calibrate(const DeviceContext& context, EventPool& events, const Ker
     PinnedRing ring(context, events, 64 << 10);
     PageCopier copier(context, kernels, ring, result.policy);
     calibrate::Bench bench(context);
+    const bool prepared = bench.Prepare();
+    const auto taking = now() - began;
+    calibrate::Budget budget{
+        now, std::min(began + limit * calibrate::kMeasuringTenths / 10, began + limit - taking)};
     const auto time = [&](Method method, Direction direction, uint64_t size) {
       CopyPolicy policy = result.policy;
       policy.forced = method;
       copier.set_policy(policy);
-      return bench.Time(copier, direction, size, deadline);
+      return bench.Time(copier, direction, size, &budget);
     };
     // To the device first: there the published figures differ most.
     const Direction directions[] = {Direction::kToDevice, Direction::kOnDevice};
-    if (bench.Prepare()) {
+    if (prepared) {
       for (const Direction direction : directions) {
         uint64_t below = 0;
         bool whole = true;
@@ -134,8 +152,7 @@ Calibration Calibrate(const DeviceContext& context, EventPool& events, const Ker
       }
     }
   }
-  result.milliseconds =
-      std::chrono::duration<double, std::milli>(calibrate::Clock::now() - began).count();
+  result.milliseconds = std::chrono::duration<double, std::milli>(now() - began).count();
   return result;
 }
 

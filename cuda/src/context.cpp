@@ -65,7 +65,7 @@ void DeviceContext::ReadFacts() {
 
 ContextScope::ContextScope(const DeviceContext& context) : api_(context.api()) {
   RequireSameProcess();
-  KVCAST_CUDA(api_, context_push, context.handle());
+  KVCAST_CUDA_TRIED(api_, context_push, context.handle());
   // Nobody is worse off without: what then fails says so itself.
   relaxed_ = api_.capture_mode(&capture_mode_) == kSuccess;
 }
@@ -73,8 +73,8 @@ ContextScope::ContextScope(const DeviceContext& context) : api_(context.api()) {
 ContextScope::~ContextScope() {
   if (ForkedSinceOpen()) return;
   ContextHandle ours = nullptr;
-  if (relaxed_) api_.capture_mode(&capture_mode_);
-  api_.context_pop(&ours);
+  if (relaxed_) (void)Tried([&] { return api_.capture_mode(&capture_mode_); });
+  (void)Tried([&] { return api_.context_pop(&ours); });
 }
 
 ContextHandle CallersContext(const DriverApi& api) {

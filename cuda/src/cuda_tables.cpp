@@ -119,7 +119,7 @@ void CudaTables::Poll() noexcept {
     try {
       table->ring->Poll();
     } catch (const Error&) {
-      continue;
+      // It stays in flight, and is asked for again.
     }
     if (table->ring->in_flight() != 0) staged_.store(true);
   }
@@ -199,7 +199,7 @@ void CudaTables::Write(uint32_t slot, uint64_t id, const TableRows& rows) {
   const DevicePtr to = table->memory + rows.first * columns * sizeof(int32_t);
   const uint64_t bytes = rows.count * columns * sizeof(int32_t);
   streams_.Note(slot, [this, table, space, to, bytes](StreamHandle stream) {
-    KVCAST_CUDA(context_.api(), copy_to_device, to, space.host, bytes, stream);
+    KVCAST_CUDA_TRIED(context_.api(), copy_to_device, to, space.host, bytes, stream);
     table->ring->ReleaseAfter(space, stream);
   });
 }

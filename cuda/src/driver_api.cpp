@@ -227,6 +227,34 @@ void RequireSameProcess() {
   }
 }
 
+bool Lasting(Result result) {
+  switch (result) {
+    case kErrorNotInitialized:
+    case kErrorDeinitialized:
+    case kErrorStubLibrary:
+    case kErrorDeviceUnavailable:
+    case kErrorNoDevice:
+    case kErrorInvalidDevice:
+    case kErrorInvalidContext:
+    case kErrorUncorrectableEcc:
+    case kErrorNvlinkUncorrectable:
+    case kErrorIllegalAddress:
+    case kErrorLaunchTimeout:
+    case kErrorContextIsDestroyed:
+    case kErrorAssert:
+    case kErrorHardwareStack:
+    case kErrorIllegalInstruction:
+    case kErrorMisalignedAddress:
+    case kErrorInvalidAddressSpace:
+    case kErrorInvalidPc:
+    case kErrorLaunchFailed:
+    case kErrorMpsClientTerminated:
+      return true;
+    default:
+      return false;
+  }
+}
+
 std::string Describe(const DriverApi& api, const char* call, Result result) {
   const char* name = nullptr;
   const char* text = nullptr;

@@ -78,9 +78,32 @@ void RequireSameProcess();
 // else KVC_DEVICE_ERROR, with the driver's number as the system code.
 void Check(const DriverApi& api, const char* call, Result result);
 
+// Whether an error is of the device or its context, which then answer every later call
+// so: a kernel that faulted, memory that failed, a context that is gone. All others
+// (no memory, a handle that is none, not supported) are of the one call.
+[[nodiscard]] bool Lasting(Result result);
+
+// What a call that is to be repeated has said in the end. A call that fails has done
+// nothing; what will not last is met by trying a few times more.
+template <typename Call>
+[[nodiscard]] Result Tried(Call&& call) {
+  constexpr int kTries = 3;
+  for (int tries = 1;; ++tries) {
+    const Result result = call();
+    const bool answer = result == kSuccess || result == kErrorNotReady ||
+                        (result >= kErrorStreamCaptureUnsupported && result <= kErrorCapturedEvent);
+    if (answer || Lasting(result) || tries == kTries) return result;
+  }
+}
+
 // The driver's call `field` of `api` with what follows; throws as Check. One
 // macro, so that each error names the call.
 #define KVCAST_CUDA(api, field, ...) ::kvcast::cuda::Check((api), #field, (api).field(__VA_ARGS__))
+// The same for calls that the host cannot take back when they fail, as others have been
+// told already: work for streams, and what it takes to hand that over. They are Tried.
+#define KVCAST_CUDA_TRIED(api, field, ...) \
+  ::kvcast::cuda::Check((api), #field,     \
+                        ::kvcast::cuda::Tried([&] { return (api).field(__VA_ARGS__); }))
 
 }  // namespace kvcast::cuda
 

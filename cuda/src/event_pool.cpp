@@ -24,7 +24,7 @@ EventHandle EventPool::Take() {
   }
   free_.reserve(created_ + 1);  // so that Give never allocates
   EventHandle event = nullptr;
-  KVCAST_CUDA(context_.api(), event_create, &event, kEventDisableTiming);
+  KVCAST_CUDA_TRIED(context_.api(), event_create, &event, kEventDisableTiming);
   ++created_;
   return event;
 }

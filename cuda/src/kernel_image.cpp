@@ -80,8 +80,8 @@ void KernelImage::Launch(FunctionHandle function, StreamHandle stream, uint64_t 
                          uint32_t blocks_y, const void* args) const {
   const auto x = static_cast<unsigned>(std::clamp<uint64_t>(blocks_x, 1, most_blocks_));
   void* parameters[] = {const_cast<void*>(args)};
-  KVCAST_CUDA(context_.api(), launch, function, x, blocks_y, 1, kernels::kThreads, 1, 1, 0, stream,
-              parameters, nullptr);
+  KVCAST_CUDA_TRIED(context_.api(), launch, function, x, blocks_y, 1, kernels::kThreads, 1, 1, 0,
+                    stream, parameters, nullptr);
 }
 
 void KernelImage::CopyPages(StreamHandle stream, const kernels::CopyPagesArgs& args) const {

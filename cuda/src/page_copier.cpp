@@ -28,6 +28,19 @@ void WithTable(PinnedRing& ring, const PinnedRing::Space& table, StreamHandle st
   ring.ReleaseAfter(table, stream);
 }
 
+// The same; false if the driver does not take the kernel now.
+template <typename Launch>
+bool TryWithTable(PinnedRing& ring, const PinnedRing::Space& table, StreamHandle stream,
+                  Launch&& launch) {
+  try {
+    WithTable(ring, table, stream, launch);
+  } catch (const Error& error) {
+    if (Lasting(error.system_code())) throw;
+    return false;
+  }
+  return true;
+}
+
 }  // namespace page_copier
 
 PageCopier::PageCopier(const DeviceContext& context, const KernelImage& kernels, PinnedRing& ring,
@@ -52,7 +65,7 @@ CopyCounters PageCopier::counters() const {
 // What a graph records runs again with the graph: our fences and tables do not.
 void PageCopier::RequireNotCapturing(StreamHandle stream) const {
   int status = kCaptureNone;
-  const Result result = context_.api().stream_capturing(stream, &status);
+  const Result result = Tried([&] { return context_.api().stream_capturing(stream, &status); });
   // The NULL stream cannot be asked while another stream, which it would join, is.
   const bool implicit = result == kErrorStreamCaptureImplicit;
   if (!implicit) Check(context_.api(), "stream_capturing", result);
@@ -89,13 +102,17 @@ void PageCopier::CopyPages(StreamHandle stream, Direction direction, const PageS
       args.pairs = table.device;
       args.vectors = bytes / sizeof(kernels::Vec16);
       args.count = count;
-      page_copier::WithTable(ring_, table, stream, [&] { kernels_.CopyPages(stream, args); });
-      ++counters_.kernel_launches;
-      counters_.pieces += count;
-      counters_.bytes += bytes * count;
-      return;
+      if (page_copier::TryWithTable(ring_, table, stream,
+                                    [&] { kernels_.CopyPages(stream, args); })) {
+        ++counters_.kernel_launches;
+        counters_.pieces += count;
+        counters_.bytes += bytes * count;
+        return;
+      }
+      ++counters_.refused_launches;
+    } else {
+      ++counters_.without_table;
     }
-    ++counters_.without_table;
   }
   Submit(stream, direction, stable_source);
 }
@@ -137,10 +154,13 @@ bool PageCopier::KernelLocked(StreamHandle stream) {
   while (done < pieces_.size()) {
     const size_t count = std::min(most, pieces_.size() - done);
     const PinnedRing::Space table = ring_.Take(count * sizeof(kernels::CopyRange));
+    // What has been launched stays; the engine makes the rest.
+    const auto leave = [&] {
+      pieces_.erase(pieces_.begin(), pieces_.begin() + static_cast<std::ptrdiff_t>(done));
+    };
     if (table.host == nullptr) {
       ++counters_.without_table;
-      // What has been launched stays; the engine makes the rest.
-      pieces_.erase(pieces_.begin(), pieces_.begin() + static_cast<std::ptrdiff_t>(done));
+      leave();
       return false;
     }
     auto* ranges = static_cast<kernels::CopyRange*>(table.host);
@@ -153,8 +173,12 @@ bool PageCopier::KernelLocked(StreamHandle stream) {
     kernels::CopyRangesArgs args{};
     args.ranges = table.device;
     args.count = static_cast<kernels::u32>(count);
-    page_copier::WithTable(ring_, table, stream,
-                           [&] { kernels_.CopyRanges(stream, args, longest); });
+    if (!page_copier::TryWithTable(ring_, table, stream,
+                                   [&] { kernels_.CopyRanges(stream, args, longest); })) {
+      ++counters_.refused_launches;
+      leave();
+      return false;
+    }
     ++counters_.kernel_launches;
     done += count;
   }
@@ -165,15 +189,15 @@ void PageCopier::CopyOne(StreamHandle stream, Direction direction, const Piece& 
   const DriverApi& api = context_.api();
   switch (direction) {
     case Direction::kOnDevice:
-      KVCAST_CUDA(api, copy_on_device, piece.to, piece.from, piece.bytes, stream);
+      KVCAST_CUDA_TRIED(api, copy_on_device, piece.to, piece.from, piece.bytes, stream);
       break;
     case Direction::kToDevice:
-      KVCAST_CUDA(api, copy_to_device, piece.to, page_copier::HostPointer(piece.from), piece.bytes,
-                  stream);
+      KVCAST_CUDA_TRIED(api, copy_to_device, piece.to, page_copier::HostPointer(piece.from),
+                        piece.bytes, stream);
       break;
     case Direction::kToHost:
-      KVCAST_CUDA(api, copy_to_host, page_copier::HostPointer(piece.to), piece.from, piece.bytes,
-                  stream);
+      KVCAST_CUDA_TRIED(api, copy_to_host, page_copier::HostPointer(piece.to), piece.from,
+                        piece.bytes, stream);
       break;
   }
   ++counters_.engine_calls;
@@ -200,8 +224,8 @@ void PageCopier::EngineLocked(StreamHandle stream, Direction direction, bool sta
   attributes.source_order = any ? kSourceOrderAny : kSourceOrderStream;
   size_t start = 0;
   size_t failed = 0;
-  KVCAST_CUDA(api, copy_batch, batch_to_.data(), batch_from_.data(), batch_bytes_.data(),
-              pieces_.size(), &attributes, &start, 1, &failed, stream);
+  KVCAST_CUDA_TRIED(api, copy_batch, batch_to_.data(), batch_from_.data(), batch_bytes_.data(),
+                    pieces_.size(), &attributes, &start, 1, &failed, stream);
   ++counters_.batch_calls;
 }
 

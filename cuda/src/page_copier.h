@@ -28,8 +28,9 @@ struct CopyCounters {
   uint64_t engine_calls = 0;  // single copies
   uint64_t batch_calls = 0;   // cuMemcpyBatchAsync
   uint64_t kernel_launches = 0;
-  uint64_t dependent = 0;      // batches whose copies had to keep their order
-  uint64_t without_table = 0;  // the engine's because the ring was full
+  uint64_t dependent = 0;         // batches whose copies had to keep their order
+  uint64_t without_table = 0;     // the engine's because the ring was full
+  uint64_t refused_launches = 0;  // the engine's because the driver took no kernel
   uint64_t bytes = 0;
 };
 

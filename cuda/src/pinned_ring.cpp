@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <new>
 
 namespace kvcast::cuda {
 
@@ -64,15 +65,30 @@ PinnedRing::Space PinnedRing::Take(uint64_t bytes, bool poll) {
 }
 
 void PinnedRing::ReleaseAfter(const Space& space, StreamHandle stream) {
-  const EventHandle event = events_.Take();
-  const Result result = context_.api().event_record(event, stream);
-  if (result != kSuccess) {
-    events_.Give(event);
-    Check(context_.api(), "event_record", result);
+  EventHandle event = nullptr;
+  try {
+    event = events_.Take();
+    KVCAST_CUDA_TRIED(context_.api(), event_record, event, stream);
+  } catch (const Error& error) {
+    if (event != nullptr) events_.Give(event);
+    event = nullptr;
+    if (Lasting(error.system_code())) throw;
+  } catch (const std::bad_alloc&) {
+    // No room in the host to keep an event.
   }
   std::lock_guard<std::mutex> lock(mutex_);
+  bool behind = false;
   for (Part& part : parts_) {
-    if (part.ticket == space.ticket) part.event = event;
+    if (part.ticket == space.ticket) {
+      part.owed = true;
+      part.stream = stream;
+    }
+    if (event == nullptr || !part.owed || part.stream != stream) continue;
+    // The first gets the event. The others come back behind it, so they need none.
+    part.owed = false;
+    part.free = behind;
+    if (!behind) part.event = event;
+    behind = true;
   }
 }
 
@@ -98,8 +114,8 @@ void PinnedRing::PollLocked() {
     const Part& part = parts_.front();
     if (!part.free) {
       if (part.event == nullptr) return;
-      const Result result = context_.api().event_query(part.event);
-      if (result == kErrorNotReady) return;
+      const Result result = Tried([&] { return context_.api().event_query(part.event); });
+      if (result != kSuccess && !Lasting(result)) return;  // not yet, or to be asked again
       Check(context_.api(), "event_query", result);
       events_.Give(part.event);
     }

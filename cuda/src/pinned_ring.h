@@ -40,8 +40,9 @@ class PinnedRing {
   [[nodiscard]] Space Take(uint64_t bytes) { return Take(bytes, true); }
   // What has not been polled is in use.
   [[nodiscard]] Space TryTake(uint64_t bytes) { return Take(bytes, false); }
-  // The space comes back when all that is queued on the stream by now has run.
-  // Throws; the space is then lost until the ring goes, for somebody may use it.
+  // The space comes back when all that is queued on the stream by now has run. If the
+  // driver refuses the record, it does so with the next space that is released after the
+  // same stream, or when the ring goes. Throws only when the device is lost.
   void ReleaseAfter(const Space& space, StreamHandle stream);
   // Nothing was queued that uses it.
   void Release(const Space& space);
@@ -57,6 +58,8 @@ class PinnedRing {
     uint64_t end;  // where the next part begins, counted without wrapping
     EventHandle event = nullptr;
     bool free = false;
+    bool owed = false;  // an event, on the stream
+    StreamHandle stream = nullptr;
   };
 
   [[nodiscard]] Space Take(uint64_t bytes, bool poll);

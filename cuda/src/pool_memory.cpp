@@ -4,6 +4,7 @@
 #include "cuda/src/pool_memory.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -201,30 +202,48 @@ uint64_t PoolMemory::Shrink(uint64_t bytes, std::function<bool()> reached) {
   return base_bytes_ + tail_bytes_;
 }
 
-uint32_t PoolMemory::Collect() {
-  std::lock_guard<std::mutex> lock(mutex_);
+uint32_t PoolMemory::Collect(const std::function<bool()>& stop) {
   uint32_t unmapped = 0;
-  if (leaving_.empty()) return 0;
-  const ContextScope scope(context_);
-  const DriverApi& api = context_.api();
-  // The first shrink took the highest part, the next one what lies below it.
-  while (!leaving_.empty()) {
-    Leaving& last = leaving_.front();
-    if (!last.reached()) break;
-    while (base_bytes_ + tail_.size() * tail_chunk_ > last.from) {
-      const uint64_t at = base_bytes_ + (tail_.size() - 1) * tail_chunk_;
-      KVCAST_CUDA(api, chunk_unmap, base_ + at, tail_chunk_);
-      ++unmapped;
-      const MemHandle handle = tail_.back();
-      tail_.pop_back();
-      // One that the driver does not take back serves again.
-      if (reserve_.size() < reserve_target_ || api.chunk_release(handle) != kSuccess) {
-        reserve_.push_back(handle);
-      }
+  std::optional<ContextScope> scope;
+  // The first shrink took the highest part, the next one what lies below it. The lock is
+  // let go after each chunk: others ask for bytes().
+  while (!stop()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    while (!leaving_.empty() && base_bytes_ + tail_.size() * tail_chunk_ <= leaving_.front().from) {
+      leaving_.pop_front();
     }
-    leaving_.pop_front();
+    if (leaving_.empty() || !leaving_.front().reached()) break;
+    const DriverApi& api = context_.api();
+    if (!scope) scope.emplace(context_);
+    const uint64_t at = base_bytes_ + (tail_.size() - 1) * tail_chunk_;
+    KVCAST_CUDA(api, chunk_unmap, base_ + at, tail_chunk_);
+    ++unmapped;
+    const MemHandle handle = tail_.back();
+    tail_.pop_back();
+    // One that the driver does not take back serves again.
+    if (reserve_.size() < reserve_target_ || api.chunk_release(handle) != kSuccess) {
+      reserve_.push_back(handle);
+    }
   }
   return unmapped;
+}
+
+uint64_t PoolMemory::TakeBack(uint64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const uint64_t wanted =
+      bytes > base_bytes_ ? pool_memory::RoundUp(bytes - base_bytes_, tail_chunk_) : 0;
+  // The part that was given up last lies lowest.
+  while (tail_bytes_ < wanted && !leaving_.empty() && leaving_.back().reached()) {
+    Leaving& lowest = leaving_.back();
+    const uint64_t mapped = std::min(lowest.to - base_bytes_, tail_.size() * tail_chunk_);
+    tail_bytes_ = std::max(tail_bytes_, std::min(wanted, mapped));
+    if (tail_bytes_ < mapped) {
+      lowest.from = base_bytes_ + tail_bytes_;
+    } else {
+      leaving_.pop_back();
+    }
+  }
+  return base_bytes_ + tail_bytes_;
 }
 
 }  // namespace kvcast::cuda

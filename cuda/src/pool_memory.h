@@ -28,7 +28,7 @@ struct PoolSize {
 // chunks and one call for its access; 2 MiB chunks are only in the tail; growing
 // takes chunks from a reserve that FillReserve creates beforehand.
 //
-// Grow, Shrink, Collect and FillReserve call the driver: not for the scheduler's
+// Grow, Collect and FillReserve call the driver: not for the scheduler's
 // thread. Any thread, at any time; bytes() is exact when none of them runs.
 class PoolMemory {
  public:
@@ -63,9 +63,13 @@ class PoolMemory {
   // They stay mapped until a Collect finds that `reached` is true: all that still
   // reads or writes there has run. Returns the new bytes().
   uint64_t Shrink(uint64_t bytes, std::function<bool()> reached);
-  // Unmaps what has been given up and is no longer used; the chunks go to the
-  // reserve, beyond its size back to the driver. Returns how many were unmapped.
-  uint32_t Collect();
+  // Unmaps what has been given up and is no longer used, until stop() says so, which is
+  // asked before each chunk; the chunks go to the reserve, beyond its size back to the
+  // driver. Returns how many were unmapped.
+  uint32_t Collect(const std::function<bool()>& stop = [] { return false; });
+  // Up to `bytes` (rounded up), takes back what has been given up, is no longer used and
+  // has not been unmapped yet. Makes no driver call. Returns the new bytes().
+  uint64_t TakeBack(uint64_t bytes);
 
  private:
   struct Leaving {

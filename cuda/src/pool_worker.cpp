@@ -80,9 +80,11 @@ void PoolWorker::Serve(uint64_t request, uint32_t pages) {
   };
   bool good = true;
   try {
-    // The fences of all that is beyond have been reached.
+    // The fences of all that is beyond have been reached. What is still mapped of an
+    // earlier shrink need not be unmapped to be mapped again.
+    (void)memory_.TakeBack(bytes);
     (void)memory_.Shrink(bytes, [] { return true; });
-    (void)memory_.Collect();
+    (void)memory_.Collect([&] { return newest_ != request; });
     good = GrowTo(memory_, bytes, stop);
   } catch (...) {  // also for want of host memory
     good = false;

@@ -19,14 +19,14 @@ namespace kvcast::cuda {
 
 // Mapping and unmapping take tens of microseconds a chunk, creating hundreds: none of it
 // happens on a scheduler's thread. A request that comes while another one is being worked on
-// takes its place at the next chunk that is created or mapped; what has been given up is
-// unmapped to its end. Ask, backing and mapped_bytes: any thread, at
+// takes its place at the next chunk that is created, mapped or unmapped, and gets what is
+// still mapped. Ask, backing and mapped_bytes: any thread, at
 // once; the thread holds their lock only to take up a request and to tell of it.
 class PoolWorker {
  public:
   // `memory` outlives the worker and has the first `pages` pages already.
   PoolWorker(PoolMemory& memory, uint64_t page_bytes, uint32_t pages);
-  // Waits for the chunk that is being mapped, or for all that are being unmapped.
+  // Waits for the chunk that is being created, mapped or unmapped.
   ~PoolWorker();
   PoolWorker(const PoolWorker&) = delete;
   PoolWorker& operator=(const PoolWorker&) = delete;

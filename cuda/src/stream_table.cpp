@@ -6,9 +6,22 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <new>
+#include <optional>
 #include <utility>
 
 namespace kvcast::cuda {
+
+namespace stream_table {
+
+// Whether what has failed may well succeed another time. An error that the driver itself
+// cannot explain is not believed to, after all the tries.
+bool Passing(const Error& error) {
+  const Result code = error.system_code();
+  return code != kSuccess && code != kErrorUnknown && !Lasting(code);
+}
+
+}  // namespace stream_table
 
 StreamTable::StreamTable(const DeviceContext& context, EventPool& events)
     : context_(context), events_(events) {
@@ -85,7 +98,8 @@ uint32_t StreamTable::Take(StreamHandle stream, bool ours, bool steps) {
     slot.ours = ours;
     slot.steps = steps;
     slot.open = true;
-    slot.record_last = slot.withheld = false;
+    slot.own = slot.record_last = slot.withheld = false;
+    slot.blocked = Outcome::kDone;
     slot.handed = slot.submitted;
     return i;
   }
@@ -120,14 +134,15 @@ void StreamTable::EndStep(uint32_t index, uint64_t step) {
 }
 
 // Under a ContextScope. A stream is destroyed when its last fence has been
-// reached, so that what was noted for it still finds it.
+// reached and nothing is left, so that what was noted for it still finds it.
 void StreamTable::DestroyDoomed() noexcept {
   for (uint32_t i = 1; i < kDeviceSlots; ++i) {
     StreamHandle gone = nullptr;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       Slot& slot = slots_[i];
-      if (!slot.doomed || slot.reached.load(std::memory_order_relaxed) < slot.submitted) continue;
+      if (!slot.doomed || slot.withheld) continue;
+      if (slot.reached.load(std::memory_order_relaxed) < slot.submitted) continue;
       if (slot.ours) gone = slot.stream;
       slot.stream = nullptr;
       slot.ours = slot.doomed = false;
@@ -166,7 +181,7 @@ StreamTable::Noted& StreamTable::AppendLocked(uint32_t slot, What what) {
 uint32_t StreamTable::OpenOwn() {
   const uint32_t slot = Take(nullptr, true);
   std::lock_guard<std::mutex> lock(mutex_);
-  if (slot != 0) slots_[slot].unmade = true;
+  if (slot != 0) slots_[slot].own = slots_[slot].unmade = true;
   return slot;
 }
 
@@ -210,11 +225,14 @@ void StreamTable::Wait(uint32_t index, Fence fence) {
   if (slots_[fence.slot].reached.load(std::memory_order_relaxed) >= fence.position) return;
   if (WithheldLocked(fence)) {
     throw Error(KVC_NOT_NOW,
-                "a CUDA stream cannot wait for a step of the host, nor for what waits for one: "
-                "retry when it is done");
+                "a CUDA stream cannot wait for a step of the host, for what waits for one, nor "
+                "for a fence that the driver has not recorded: retry when that is over");
   }
-  if (slots_[index].withheld) {
+  if (slots_[index].blocked == Outcome::kNotYet) {
     throw Error(KVC_BAD_STATE, "the CUDA stream is being captured into a graph");
+  }
+  if (slots_[index].blocked == Outcome::kRefused) {
+    throw Error(KVC_NOT_NOW, "the driver has refused earlier work of the CUDA stream: retry");
   }
   AppendLocked(index, What::kWait).fence = fence;
 }
@@ -249,7 +267,11 @@ void StreamTable::Break(const Error& error) noexcept {
   if (!error_.empty()) return;
   // Whatever it was, it is not over with the next call: a caller who is told that memory
   // is short would try again and again.
-  error_.emplace_back(KVC_DEVICE_ERROR, error.what(), error.system_code());
+  std::string what = error.what();
+  what += Lasting(error.system_code())
+              ? ": the device or its context is lost; destroy the manager"
+              : ": work that has been promised could not be handed over; destroy the manager";
+  error_.emplace_back(KVC_DEVICE_ERROR, what, error.system_code());
   broken_.store(true, std::memory_order_release);
 }
 
@@ -270,17 +292,23 @@ uint64_t StreamTable::Capturing(uint64_t among) noexcept {
   try {
     const ContextScope scope(context_);
     for (uint32_t i = 1; i < kDeviceSlots; ++i) {
-      if ((asked >> i & 1) != 0 && BeingCaptured(streams[i])) captured |= uint64_t{1} << i;
+      if ((asked >> i & 1) == 0) continue;
+      try {
+        if (BeingCaptured(streams[i])) captured |= uint64_t{1} << i;
+      } catch (const Error& error) {
+        // One that cannot be asked is asked again before anything is queued there.
+        if (!stream_table::Passing(error)) throw;
+      }
     }
   } catch (const Error& error) {
-    Break(error);
+    if (!stream_table::Passing(error)) Break(error);
   }
   return captured;
 }
 
 bool StreamTable::BeingCaptured(StreamHandle stream) const {
   int status = kCaptureNone;
-  const Result result = context_.api().stream_capturing(stream, &status);
+  const Result result = Tried([&] { return context_.api().stream_capturing(stream, &status); });
   // The NULL stream cannot be asked while another stream, which it would join, is.
   if (result == kErrorStreamCaptureImplicit) return true;
   Check(context_.api(), "stream_capturing", result);
@@ -299,17 +327,10 @@ uint32_t StreamTable::Submit() noexcept {
       noted_.store(false, std::memory_order_release);
     }
     leaves_.fill(false);
+    blocked_.fill(Outcome::kDone);
     if (!doing_.empty() && broken() == nullptr) {
       try {
-        const ContextScope scope(context_);
-        for (auto first = doing_.begin(); first != doing_.end();) {
-          const auto end = BatchEnd(first);
-          if (leaves_[first->slot] || !Do(*first)) {
-            leaves_[first->slot] = true;
-            left_.splice(left_.end(), doing_, first, end);
-          }
-          first = end;
-        }
+        DoAll();
       } catch (const Error& error) {
         Break(error);
       } catch (const std::exception& error) {
@@ -319,7 +340,10 @@ uint32_t StreamTable::Submit() noexcept {
     for (Noted& noted : doing_) noted.work = nullptr;
     left = static_cast<uint32_t>(left_.size());
     std::lock_guard<std::mutex> lock(mutex_);
-    for (uint32_t i = 1; i < kDeviceSlots; ++i) slots_[i].withheld = leaves_[i];
+    for (uint32_t i = 1; i < kDeviceSlots; ++i) {
+      slots_[i].withheld = leaves_[i];
+      slots_[i].blocked = blocked_[i];
+    }
     for (const Noted& noted : noted_list_) {  // what has come in the meantime
       if (noted.what == What::kWait && WithheldLocked(noted.fence)) {
         slots_[noted.slot].withheld = true;
@@ -333,6 +357,53 @@ uint32_t StreamTable::Submit() noexcept {
   }
   Poll();
   return left;
+}
+
+// With submit_mutex_: what is noted in doing_, of which some comes to be in left_.
+void StreamTable::DoAll() {
+  std::optional<ContextScope> scope;
+  try {
+    scope.emplace(context_);
+  } catch (const Error& error) {
+    const bool stays = stream_table::Passing(error) &&
+                       std::all_of(doing_.begin(), doing_.end(),
+                                   [](const Noted& n) { return n.what == What::kRecord; });
+    if (!stays) throw;
+    for (const Noted& noted : doing_) leaves_[noted.slot] = true;
+    left_.splice(left_.end(), doing_);
+    return;
+  }
+  for (auto first = doing_.begin(); first != doing_.end();) {
+    const auto end = BatchEnd(first);
+    const uint32_t slot = first->slot;
+    Outcome outcome = blocked_[slot];
+    if (outcome == Outcome::kDone) {
+      try {
+        outcome = Do(*first);
+      } catch (const Error& error) {
+        if (!MayStay(*first, error)) throw;
+        outcome = Outcome::kRefused;
+      }
+    }
+    if (outcome != Outcome::kDone) {
+      leaves_[slot] = true;
+      // Work need not stay behind a record that has been refused.
+      if (first->what != What::kRecord || outcome == Outcome::kNotYet) blocked_[slot] = outcome;
+      left_.splice(left_.end(), doing_, first, end);
+    }
+    first = end;
+  }
+}
+
+// Whether what the driver has refused can be handed over later as well: nobody has
+// launched anything in the belief that it is there.
+bool StreamTable::MayStay(const Noted& noted, const Error& error) const {
+  if (!stream_table::Passing(error)) return false;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Slot& slot = slots_[noted.slot];
+  if (noted.what == What::kRecord) return true;
+  if (noted.what == What::kWait && slot.own) return true;
+  return !slot.ours && error.system_code() == kErrorInvalidHandle;
 }
 
 // Copies that follow each other on one stream go to the driver as one batch, in
@@ -369,66 +440,120 @@ void StreamTable::MakeStream(uint32_t index) {
     if (!slots_[index].unmade) return;
   }
   StreamHandle stream = nullptr;
-  KVCAST_CUDA(context_.api(), stream_create, &stream, kStreamNonBlocking);
+  KVCAST_CUDA_TRIED(context_.api(), stream_create, &stream, kStreamNonBlocking);
   std::lock_guard<std::mutex> lock(mutex_);
   slots_[index].stream = stream;
   slots_[index].unmade = false;
 }
 
-// False when it cannot be done yet. Of copies: all of batch_.
-bool StreamTable::Do(const Noted& noted) {
-  const DriverApi& api = context_.api();
+// Of copies: all of batch_. Throws what the driver says in the end.
+StreamTable::Outcome StreamTable::Do(const Noted& noted) {
   StreamHandle stream = nullptr;
-  EventHandle event = nullptr;
-  bool reached = true;
-  MakeStream(noted.slot);
+  try {
+    MakeStream(noted.slot);
+  } catch (const Error& error) {
+    if (!stream_table::Passing(error)) throw;
+    return Outcome::kRefused;  // of the device's own
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stream = slots_[noted.slot].stream;
-    if (noted.what == What::kWait) {
-      const Slot& other = slots_[noted.fence.slot];
-      reached = other.reached.load(std::memory_order_relaxed) >= noted.fence.position;
-      for (const Pending& pending : other.pending) {
-        if (reached || pending.position < noted.fence.position) continue;
-        event = pending.event;
-        break;
-      }
-    }
   }
-  if (BeingCaptured(stream)) return false;
+  if (BeingCaptured(stream)) return Outcome::kNotYet;
   switch (noted.what) {
     case What::kWork:
       noted.work(stream);
-      break;
+      return Outcome::kDone;
     case What::kCopy:
       try {
         copier_(stream, batch_);
       } catch (const Error& error) {
         // A capture has begun since we asked, and nothing has been queued.
-        if (error.status() == KVC_BAD_STATE) return false;
+        if (error.status() == KVC_BAD_STATE) return Outcome::kNotYet;
         throw;
       }
-      break;
+      return Outcome::kDone;
     case What::kWait:
-      // A fence without an event is one whose record was left.
-      if (!reached && event == nullptr) return false;
-      if (!reached) KVCAST_CUDA(api, stream_wait_event, stream, event, 0);
-      break;
-    case What::kRecord: {
-      event = events_.Take();
-      const Result result = api.event_record(event, stream);
-      if (result != kSuccess) {
-        events_.Give(event);
-        Check(api, "event_record", result);
-      }
+      return DoWait(stream, noted);
+    case What::kRecord:
+      return DoRecord(stream, noted.slot, noted.position);
+  }
+  return Outcome::kDone;
+}
+
+StreamTable::Outcome StreamTable::DoWait(StreamHandle stream, const Noted& noted) {
+  for (bool again : {false, true}) {
+    EventHandle event = nullptr;
+    StreamHandle others = nullptr;
+    {
       std::lock_guard<std::mutex> lock(mutex_);
-      slots_[noted.slot].pending.push_back({noted.position, event});
-      slots_[noted.slot].handed = noted.position;
-      outstanding_.fetch_add(1, std::memory_order_release);
+      const Slot& other = slots_[noted.fence.slot];
+      if (other.reached.load(std::memory_order_relaxed) >= noted.fence.position) break;
+      others = other.stream;
+      for (const Pending& pending : other.pending) {
+        if (pending.position < noted.fence.position) continue;
+        event = pending.event;
+        break;
+      }
+    }
+    if (event != nullptr) {
+      KVCAST_CUDA_TRIED(context_.api(), stream_wait_event, stream, event, 0);
       break;
     }
+    // A fence without an event is one whose record was left: the host must do something
+    // first, or the driver has refused it. Then it is tried now, as it is needed.
+    const uint32_t whose = noted.fence.slot;
+    if (blocked_[whose] == Outcome::kNotYet || (!leaves_[whose] && !again)) {
+      return Outcome::kNotYet;
+    }
+    const bool tried = !again && blocked_[whose] == Outcome::kDone && Recorded(others, noted.fence);
+    if (tried) continue;
+    if (SlotIsOwn(noted.slot)) return Outcome::kRefused;
+    throw Error(KVC_DEVICE_ERROR, "no fence could be recorded that a stream has to wait for");
   }
-  return true;
+  return Outcome::kDone;
+}
+
+bool StreamTable::Recorded(StreamHandle stream, const Fence& fence) {
+  try {
+    return DoRecord(stream, fence.slot, fence.position) == Outcome::kDone;
+  } catch (const Error& error) {
+    if (!stream_table::Passing(error)) throw;
+    return false;
+  }
+}
+
+bool StreamTable::SlotIsOwn(uint32_t slot) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return slots_[slot].own;
+}
+
+StreamTable::Outcome StreamTable::DoRecord(StreamHandle stream, uint32_t index, uint64_t position) {
+  Slot& slot = slots_[index];
+  try {
+    std::lock_guard<std::mutex> lock(mutex_);
+    slot.pending.push_back({position, nullptr});  // what can fail comes first
+  } catch (const std::bad_alloc&) {
+    return Outcome::kRefused;
+  }
+  EventHandle event = nullptr;
+  try {
+    event = events_.Take();
+    KVCAST_CUDA_TRIED(context_.api(), event_record, event, stream);
+  } catch (const std::exception& failed) {
+    if (event != nullptr) events_.Give(event);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      slot.pending.pop_back();
+    }
+    if (dynamic_cast<const std::bad_alloc*>(&failed) == nullptr) throw;
+    return Outcome::kRefused;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  slot.pending.back().event = event;
+  slot.handed = std::max(slot.handed, position);
+  outstanding_.fetch_add(1, std::memory_order_release);
+  return Outcome::kDone;
 }
 
 void StreamTable::Poll() noexcept {
@@ -440,7 +565,7 @@ void StreamTable::Poll() noexcept {
     const ContextScope scope(context_);
     PollLocked();
   } catch (const Error& error) {
-    Break(error);
+    if (!stream_table::Passing(error)) Break(error);  // else the next Poll asks again
   }
 }
 
@@ -454,13 +579,15 @@ void StreamTable::PollLocked() {
         if (slot.pending.empty()) break;
         head = slot.pending.front();
       }
-      const Result result = context_.api().event_query(head.event);
+      const Result result = Tried([&] { return context_.api().event_query(head.event); });
       if (result == kErrorNotReady) break;
       Check(context_.api(), "event_query", result);
       {
         std::lock_guard<std::mutex> lock(mutex_);
         slot.pending.pop_front();
-        slot.reached.store(head.position, std::memory_order_release);
+        // A record that was left may have been made twice.
+        const uint64_t reached = slot.reached.load(std::memory_order_relaxed);
+        slot.reached.store(std::max(reached, head.position), std::memory_order_release);
       }
       events_.Give(head.event);
       outstanding_.fetch_sub(1, std::memory_order_release);

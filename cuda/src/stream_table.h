@@ -45,10 +45,14 @@ class StreamTable {
   // fences are reached; null is the legacy NULL stream. KVC_INVALID_ARGUMENT for a
   // stream of another context, KVC_BAD_STATE for one that is being captured.
   [[nodiscard]] uint32_t Adopt(StreamHandle callers);
-  // Does what has been noted, in the order noted, and polls. Throws nothing: a
-  // failure breaks the table (broken()). What is for a stream that is being captured
-  // into a graph, or waits for such, is left for the next Submit: its fences are
-  // reached only after the capture has ended. Returns how much was left so.
+  // Does what has been noted, in the order noted, and polls. Throws nothing. What is
+  // for a stream that is being captured into a graph, or waits for such, is left for the
+  // next Submit: its fences are reached only after the capture has ended. So are records
+  // that the driver refuses: until one is taken the fence is outstanding, whatever has
+  // run, and as a late record covers more, other work of the stream need not stay
+  // behind. Work that the driver refuses time and again breaks the table (broken()), as
+  // its caller launches behind it; unless it is for a caller's stream that is none any
+  // more, where nobody does. Returns how much was left.
   uint32_t Submit() noexcept;
   // Asks the driver which of these slots' streams (a bit for each) are being captured
   // into a graph. Steps, and slots that are closed, are not.
@@ -79,11 +83,12 @@ class StreamTable {
   [[nodiscard]] uint32_t BusyStreams() const;
   // Grows whenever a fence has been reached.
   [[nodiscard]] uint64_t Progress() const { return progress_.load(std::memory_order_acquire); }
-  // Throws KVC_NOT_NOW for a fence that is withheld, KVC_BAD_STATE on a stream that takes
-  // no work: what is launched there next would not be behind the wait.
+  // Throws KVC_NOT_NOW for a fence that is withheld, and KVC_BAD_STATE (captured) or
+  // KVC_NOT_NOW (refused) on a stream that takes no work: what is launched there next
+  // would not be behind the wait.
   void Wait(uint32_t slot, Fence fence);
   // Whether the fence stands for what only the host can bring about: a step that is not
-  // done, or work that Submit leaves because of such or of a capture.
+  // done, or work that Submit leaves because of such, of a capture or of the driver.
   [[nodiscard]] bool Withheld(const Fence& fence) const;
   // Work that Submit does on the slot's stream, under a ContextScope; a copy, say.
   // Fences recorded later cover it.
@@ -104,14 +109,17 @@ class StreamTable {
   // the device's own.
   void NoteCopy(uint32_t slot, const PageCopy& copy, const FenceList& after) noexcept;
 
-  // The first error of the driver that Submit or Poll met, or null: then fences
-  // may never be reached, and the device is of no more use.
+  // The first error of the driver that is not over with the call that met it, or null:
+  // then fences may never be reached, and the device is of no more use to us.
   [[nodiscard]] const Error* broken() const;
   [[nodiscard]] StreamHandle handle(uint32_t slot) const;
   // Whether a Submit would call the driver.
   [[nodiscard]] bool has_noted() const { return noted_.load(std::memory_order_acquire); }
 
  private:
+  // Of what has been noted: done, to be done when something else is over (a capture, a
+  // step), or refused by the driver.
+  enum class Outcome { kDone, kNotYet, kRefused };
   struct Pending {
     uint64_t position;
     EventHandle event;
@@ -121,11 +129,13 @@ class StreamTable {
     bool open = false;
     bool ours = false;
     bool steps = false;
-    bool unmade = false;       // its stream is to be made when it gets work
-    bool doomed = false;       // closed: a later Open or the destructor destroys the stream
-    bool record_last = false;  // the newest note is a record, which serves later ones too
-    bool withheld = false;     // not all that has been noted can be handed over now
-    uint64_t handed = 0;       // the newest record that has been
+    bool own = false;                  // for work of the device's own, nobody else launches there
+    bool unmade = false;               // its stream is to be made when it gets work
+    bool doomed = false;               // closed: a later Open or the destructor destroys the stream
+    bool record_last = false;          // the newest note is a record, which serves later ones too
+    bool withheld = false;             // not all that has been noted could be handed over
+    Outcome blocked = Outcome::kDone;  // why no more work can be
+    uint64_t handed = 0;               // the newest record that has been
     uint64_t submitted = 0;
     std::atomic<uint64_t> reached{0};
     std::deque<Pending> pending;  // oldest first; guarded by mutex_
@@ -147,7 +157,13 @@ class StreamTable {
   Noted& AppendLocked(uint32_t slot, What what);
   void MakeStream(uint32_t slot);
   [[nodiscard]] Notes::iterator BatchEnd(Notes::iterator first);
-  [[nodiscard]] bool Do(const Noted& noted);
+  void DoAll();
+  [[nodiscard]] Outcome Do(const Noted& noted);
+  [[nodiscard]] Outcome DoWait(StreamHandle stream, const Noted& noted);
+  [[nodiscard]] Outcome DoRecord(StreamHandle stream, uint32_t slot, uint64_t position);
+  [[nodiscard]] bool Recorded(StreamHandle stream, const Fence& fence);
+  [[nodiscard]] bool SlotIsOwn(uint32_t slot) const;
+  [[nodiscard]] bool MayStay(const Noted& noted, const Error& error) const;
   void Break(const Error& error) noexcept;
   void PollLocked();
   void DestroyDoomed() noexcept;
@@ -164,6 +180,7 @@ class StreamTable {
   std::vector<PageCopy> batch_;
   Copier copier_;
   std::array<bool, kDeviceSlots> leaves_{};  // slots with something left
+  std::array<Outcome, kDeviceSlots> blocked_{};
   std::atomic<bool> noted_{false};
   std::atomic<uint64_t> outstanding_{0};  // events recorded and not reached
   std::atomic<uint64_t> progress_{0};

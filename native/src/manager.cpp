@@ -500,10 +500,8 @@ kvc_fence Manager::FromFence(const Fence& fence) const {
 void Manager::LookForCaptures(uint64_t named) noexcept {
   const uint64_t asked = queues_.load(std::memory_order_relaxed) | (named & ~uint64_t{1});
   if (asked == 0) return;
-  const uint64_t found = device_.Capturing(asked);
-  if (found == 0 && captured_.load(std::memory_order_relaxed) == 0) return;
-  captured_.fetch_or(found, std::memory_order_relaxed);
-  captured_.fetch_and(~(asked & ~found), std::memory_order_relaxed);
+  const uint64_t begin = captured_.Begin();
+  captured_.End(begin, asked, device_.Capturing(asked));
 }
 
 void Manager::EnterStream(uint32_t slot) {
@@ -524,7 +522,7 @@ uint64_t Manager::NewStreamId(uint32_t slot, bool steps) {
   DeviceStreamSlot& stream = streams_[slot];
   stream.id = ++next_stream_generation_ << manager::kSlotBits | slot;
   stream.open = true;
-  captured_.fetch_and(~(uint64_t{1} << slot), std::memory_order_relaxed);
+  captured_.Clear(slot);
   top_slot_ = std::max(top_slot_, slot);
   stream.steps = steps;
   // Positions of a slot grow from user to user, steps begin at 1 each time.
@@ -638,7 +636,8 @@ void Manager::StreamWait(uint64_t device_stream, uint32_t count, const kvc_fence
     if (Queues(slot) && fence.slot != slot && device_.Withheld(fence)) {
       throw Error(KVC_NOT_NOW,
                   "a fence stands for work that the device does not have yet, as it waits for a "
-                  "step or for the end of a capture: retry when that is over");
+                  "step or for the end of a capture, or was refused by the driver: retry when "
+                  "that is over");
     }
   }
   for (uint32_t i = 0; i < count; ++i) {

@@ -43,6 +43,7 @@
 
 #include "kvcast/kvcast.h"
 #include "native/src/block_table.h"
+#include "native/src/capture_marks.h"
 #include "native/src/digest_table.h"
 #include "native/src/event_sink.h"
 #include "native/src/fence_pool.h"
@@ -493,7 +494,7 @@ class Manager final : public SinkHost {
   // Whether fences can be recorded on the slot, and work queued: not while its stream is
   // being captured. Before anything changes.
   [[nodiscard]] bool TakesWork(uint32_t slot) const {
-    return (captured_.load(std::memory_order_relaxed) >> slot & 1) == 0;
+    return !captured_.Has(slot);
   }
 
   // page_copy.cpp
@@ -641,8 +642,8 @@ class Manager final : public SinkHost {
   uint32_t top_slot_ = 0;  // the highest that has had a device stream
   DeviceStreamSlot streams_[kDeviceSlots];
   // A bit per slot; both are read without the lock.
-  std::atomic<uint64_t> queues_{0};    // streams of sequences, but for steps
-  std::atomic<uint64_t> captured_{0};  // what the last look found
+  std::atomic<uint64_t> queues_{0};  // streams of sequences, but for steps
+  CaptureMarks captured_;
 
   kvc_stats counters_{};  // the counting fields only
   uint64_t prefault_ns_ = 0;

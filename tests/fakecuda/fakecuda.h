@@ -50,12 +50,19 @@ void fakecuda_reset(const fakecuda_options* options);
 // The nth (1 = next) coming driver call with that name (null = any) answers `code`
 // and does nothing. nth 0 takes the injection back.
 void fakecuda_inject(const char* call, uint64_t nth, int code);
+// The same for the nth and all after it, `times` of them.
+void fakecuda_inject_many(const char* call, uint64_t nth, uint64_t times, int code);
 // The same, and from then on all contexts are broken: the device is lost.
 void fakecuda_inject_loss(uint64_t nth, int code);
 // 1 if the injection has struck.
 int fakecuda_injected();
 // The call that it has struck, or "".
 const char* fakecuda_injected_call();
+// The nth coming call with that name waits before it does anything, until it is let go.
+void fakecuda_stall(const char* call, uint64_t nth);
+// 1 while it waits.
+int fakecuda_stalled();
+void fakecuda_let_go();
 // Driver calls with that name (null = any) since the last reset or clear.
 uint64_t fakecuda_calls(const char* call);
 void fakecuda_clear_log();
@@ -86,6 +93,8 @@ void* fakecuda_context_current();
 int fakecuda_context_depth();
 // A stream in that context, blocking ones obey the NULL stream.
 void* fakecuda_stream_create(void* context, int blocking);
+// What is queued there still runs; the handle is none from now on.
+void fakecuda_stream_destroy(void* stream);
 // As cuStreamBeginCapture in its relaxed mode, and cuStreamEndCapture.
 void fakecuda_stream_capture(void* stream, int capturing);
 // As cuStreamBeginCapture on the calling thread: 0 global, 1 thread-local, 2 relaxed.

@@ -101,8 +101,13 @@ Result Enter(World& world, const char* call, bool needs_init) {
     std::fflush(world.log);
   }
   if (world.options.stub != 0) return kvcast::cuda::kErrorStubLibrary;
+  if (world.stall_in != 0 && world.stall_call == call && --world.stall_in == 0) {
+    world.stalled = true;
+    world.let_go.wait(world.mutex, [&] { return !world.stalled; });
+  }
   if (world.inject_in != 0 && (world.inject_call.empty() || world.inject_call == call)) {
     if (--world.inject_in == 0) {
+      if (--world.inject_times != 0) world.inject_in = 1;
       world.injected = true;
       world.injected_call = call;
       for (auto& [id, context] : world.contexts) {
@@ -200,10 +205,15 @@ void fakecuda_reset(const fakecuda_options* options) {
 }
 
 void fakecuda_inject(const char* call, uint64_t nth, int code) {
+  fakecuda_inject_many(call, nth, 1, code);
+}
+
+void fakecuda_inject_many(const char* call, uint64_t nth, uint64_t times, int code) {
   World& world = TheWorld();
   Lock lock(world.mutex);
   world.inject_call = call != nullptr ? call : "";
-  world.inject_in = nth;
+  world.inject_in = times != 0 ? nth : 0;
+  world.inject_times = times;
   world.inject_code = code;
   world.inject_loss = false;
   world.injected = false;
@@ -227,6 +237,27 @@ const char* fakecuda_injected_call() {
   World& world = TheWorld();
   Lock lock(world.mutex);
   return world.injected_call.c_str();
+}
+
+void fakecuda_stall(const char* call, uint64_t nth) {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  world.stall_call = call;
+  world.stall_in = nth;
+}
+
+int fakecuda_stalled() {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  return world.stalled ? 1 : 0;
+}
+
+void fakecuda_let_go() {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  world.stall_in = 0;
+  world.stalled = false;
+  world.let_go.notify_all();
 }
 
 uint64_t fakecuda_calls(const char* call) {
@@ -368,6 +399,12 @@ void* fakecuda_stream_create(void* context, int blocking) {
   Lock lock(world.mutex);
   return fakecuda::ToHandle<void*>(
       fakecuda::NewStream(world, fakecuda::Id(context), blocking != 0));
+}
+
+void fakecuda_stream_destroy(void* stream) {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  fakecuda::EndStream(world, lock, fakecuda::Id(stream));
 }
 
 void fakecuda_break(int device, int code) {

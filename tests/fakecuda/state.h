@@ -128,10 +128,15 @@ struct World {
   uint64_t all_calls = 0;
   std::string inject_call;
   uint64_t inject_in = 0;
+  uint64_t inject_times = 0;
   int inject_code = 0;
   bool inject_loss = false;
   bool injected = false;
   std::string injected_call;
+  std::string stall_call;
+  uint64_t stall_in = 0;
+  bool stalled = false;
+  std::condition_variable_any let_go;
   std::FILE* log = nullptr;
 
   std::map<uint64_t, Context> contexts;

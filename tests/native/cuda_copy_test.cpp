@@ -463,21 +463,24 @@ TEST_F(CudaCopy, AKernelThatReachesOutsideTheMemoryBreaksTheDevice) {
   EXPECT_EQ(context_->api().stream_synchronize(stream_), kErrorIllegalAddress);
 }
 
-TEST_F(CudaCopy, AFailureOfEachCallIsThrownAndTheNextCopyIsRight) {
+// A failure that passes is not noticed, one that does not is thrown.
+TEST_F(CudaCopy, AFailureOfEachCallAndTheNextCopyIsRight) {
   Open(4096);
   bool more = true;
   int struck = 0;
   for (uint64_t n = 1; more; ++n) {
-    Force(n % 2 == 0 ? Method::kEngine : Method::kKernel);
-    fakecuda_inject(nullptr, (n + 1) / 2, kErrorUnknown);
+    Force(n % 4 < 2 ? Method::kEngine : Method::kKernel);
+    const bool passes = n % 2 == 0;
+    fakecuda_inject(nullptr, (n + 3) / 4, passes ? kErrorUnknown : kErrorLaunchTimeout);
     try {
       CopyPages(Direction::kOnDevice, Pool(), Pool(), {{0, 10}, {2, 12}});
     } catch (const Error& error) {
+      EXPECT_FALSE(passes) << error.what();
       EXPECT_EQ(error.status(), KVC_DEVICE_ERROR);
       ++struck;
     }
     while (fakecuda_context_depth() > 0) fakecuda_context_pop();
-    more = fakecuda_injected() != 0 || n % 2 != 0;
+    more = fakecuda_injected() != 0 || n % 4 != 0;
     fakecuda_inject(nullptr, 0, 0);
     CopyPages(Direction::kOnDevice, Pool(), Pool(), {{1, 11}, {3, 13}});
     Wait();
@@ -505,6 +508,44 @@ TEST_F(CudaCopy, CalibrationEndsInTimeAndGivesThresholdsThatCanBe) {
   const Calibration none = Calibrate(*context_, *events_, *kernels_, std::chrono::nanoseconds(0));
   EXPECT_FALSE(none.measured[0] || none.measured[1]);
   EXPECT_EQ(none.policy.kernel[1].below, PublishedPolicy(false).kernel[1].below);
+}
+
+// With a clock by which each timed batch takes as long as the test says.
+TEST_F(CudaCopy, CalibrationBeginsNothingThatWouldNotEndInTime) {
+  Open(4096);
+  using Milliseconds = std::chrono::milliseconds;
+  struct Case {
+    const char* name;
+    std::vector<int> batches;  // ms, the last one again and again
+    int taking;                // ms for each pinned allocation; there are two
+    uint64_t made;
+    int64_t ended;
+  };
+  // Four fifths of 50 ms are for measuring.
+  for (const Case& c : std::vector<Case>{{"even", {5}, 0, 8, 40},
+                                         {"growing", {2, 4, 8, 16}, 0, 4, 30},
+                                         {"one slow batch", {5, 60, 5}, 0, 2, 65},
+                                         {"a first one that is too slow", {49}, 0, 1, 49},
+                                         {"giving back takes as long", {5}, 8, 3, 31},
+                                         {"no time left at all", {5}, 26, 0, 52}}) {
+    SCOPED_TRACE(c.name);
+    const uint64_t timed = fakecuda_calls("cuEventElapsedTime");
+    const uint64_t pinned = fakecuda_calls("cuMemHostAlloc");
+    const auto now = [&] {
+      int64_t at = static_cast<int64_t>(fakecuda_calls("cuMemHostAlloc") - pinned) * c.taking;
+      const uint64_t batches = fakecuda_calls("cuEventElapsedTime") - timed;
+      for (uint64_t i = 0; i < batches; ++i) {
+        at += c.batches[std::min<size_t>(i, c.batches.size() - 1)];
+      }
+      return std::chrono::steady_clock::time_point(Milliseconds(at));
+    };
+    const Calibration result = Calibrate(*context_, *events_, *kernels_, Milliseconds(50), now);
+    EXPECT_EQ(fakecuda_calls("cuEventElapsedTime") - timed, c.made);
+    EXPECT_EQ(result.milliseconds, static_cast<double>(c.ended));
+    // Too little to compare both ways at all sizes: what is published stands.
+    EXPECT_FALSE(result.measured[0] || result.measured[1]);
+    EXPECT_EQ(result.policy.kernel[1].below, PublishedPolicy(false).kernel[1].below);
+  }
 }
 
 TEST_F(CudaCopy, CalibrationWithoutMemoryToSpareKeepsThePublishedThresholds) {

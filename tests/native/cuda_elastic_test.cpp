@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Elastic pools on the CUDA device: the suite that the host device and GPUs run too,
-// memory that is not to be had, and each driver call failing once.
+// memory that is not to be had, requests that overtake each other, and each driver call
+// failing once with a subscriber watching.
 
 #include <chrono>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include "kvcast/kvcast.h"
 #include "tests/gpu/conformance_elastic.h"
 #include "tests/native/cuda_support.h"
+#include "tests/native/cuda_told.h"
 
 namespace kvcast::cuda {
 namespace {
@@ -75,7 +77,35 @@ class CudaElastic : public CudaTest {
     config.page_bytes = kPageBytes;
     config.copies = KVC_COPY_ENGINE;
     config.seed = 1;
-    return kvc_manager_create(&config, nullptr, &manager_, &error_);
+    return kvc_manager_create(&config, stream_, &manager_, &error_);
+  }
+  // Blocks that nobody holds, of a text.
+  kvc_status Store(uint32_t text, uint32_t blocks) {
+    std::vector<uint32_t> tokens(blocks * Told::kBlock);
+    for (uint32_t i = 0; i < tokens.size(); ++i) tokens[i] = text * 10000 + i;
+    kvc_prompt prompt{};
+    prompt.token_count = tokens.size();
+    prompt.scope = KVC_NO_SCOPE;
+    kvc_create_result made{};
+    EXPECT_EQ(kvc_sequences_create(manager_, 1, &prompt, tokens.data(), tokens.size(), nullptr, 0,
+                                   nullptr, 0, &made, &error_),
+              KVC_OK);
+    if (made.status != KVC_OK) return made.status;
+    const kvc_grow_item grow{made.sequence, tokens.size()};
+    kvc_grow_result grown{};
+    EXPECT_EQ(kvc_sequences_grow(manager_, 1, &grow, &grown, nullptr, 0, nullptr, &error_), KVC_OK);
+    kvc_commit_result committed{};
+    if (grown.status == KVC_OK) {
+      const uint64_t from = made.matched_tokens;
+      const kvc_commit_item commit{made.sequence, from, tokens.size() - from, 0, 0, {}, 0};
+      EXPECT_EQ(kvc_sequences_commit(manager_, 1, &commit, tokens.data(), tokens.size(), nullptr, 0,
+                                     &committed, &error_),
+                KVC_OK);
+    }
+    kvc_status released = KVC_INTERNAL;
+    EXPECT_EQ(kvc_sequences_release(manager_, 1, &made.sequence, &released, &error_), KVC_OK);
+    EXPECT_EQ(released, KVC_OK);
+    return grown.status != KVC_OK ? grown.status : committed.status;
   }
   kvc_status Resize(uint32_t target) {
     return kvc_pool_resize(manager_, target, 100, nullptr, 0, nullptr, 0, &result_, &error_);
@@ -101,6 +131,7 @@ class CudaElastic : public CudaTest {
   kvc_error error_{};
   kvc_resize_result result_{};
   kvc_manager* manager_ = nullptr;
+  kvc_stream* stream_ = nullptr;  // whoever sets it keeps it
 };
 
 TEST_F(CudaElastic, Conforms) {
@@ -158,25 +189,62 @@ TEST_F(CudaElastic, WithoutVirtualMemory) {
   EXPECT_NE(std::string(error_.message).find("elastic"), std::string::npos) << error_.message;
 }
 
-// For every n the n-th driver call of a growth and of a shrink fails once.
+// A growth that comes while a shrink is being carried out waits for the chunk that is being
+// unmapped, not for all of them, and gets what is still there.
+TEST_F(CudaElastic, AGrowthDoesNotWaitForAShrink) {
+  ASSERT_EQ(Open(8, 160, 8), KVC_OK) << error_.message;
+  ASSERT_EQ(ResizeAll(120), KVC_OK);
+  fakecuda_clear_log();
+  fakecuda_stall("cuMemUnmap", 1);
+  EXPECT_EQ(Resize(8), KVC_OK);
+  while (fakecuda_stalled() == 0) std::this_thread::yield();
+  EXPECT_EQ(Resize(100), KVC_OK);
+  fakecuda_let_go();
+  EXPECT_EQ(ResizeAll(100), KVC_OK);
+  EXPECT_EQ(Stats().free_pages, 100u);
+  EXPECT_EQ(fakecuda_calls("cuMemUnmap"), 10u) << "what 100 pages do not need";
+  EXPECT_EQ(fakecuda_calls("cuMemMap"), 0u);
+  Check();
+  // The rest is given back when it is asked for the next time.
+  EXPECT_EQ(ResizeAll(8), KVC_OK);
+  EXPECT_EQ(Stats().mapped_bytes, 8 * kPageBytes);
+  EXPECT_EQ(fakecuda_calls("cuMemUnmap"), 56u);
+  EXPECT_EQ(ResizeAll(120), KVC_OK);
+  EXPECT_EQ(Stats().free_pages, 120u);
+  Check();
+}
+
+// For every n the n-th driver call of a growth and of a shrink that evicts fails once.
 TEST_F(CudaElastic, EachDriverCallMayFail) {
   uint64_t struck = 0;
   for (uint64_t n = 1;; ++n) {
+    Told told;
+    stream_ = told.stream();
     ASSERT_EQ(Open(8, 40, 4), KVC_OK) << error_.message;
     fakecuda_inject(nullptr, n, 2);
+    EXPECT_EQ(Store(1, 2), KVC_OK);
     const kvc_status up = ResizeAll(30);
     EXPECT_TRUE(up == KVC_OK || up == KVC_OUT_OF_MEMORY) << n << ": " << error_.message;
     Check();
+    if (up == KVC_OK) {
+      EXPECT_EQ(Store(2, 6), KVC_OK);
+    }
     EXPECT_EQ(ResizeAll(6), KVC_OK) << n << ": " << error_.message;
     Check();
+    EXPECT_EQ(told.Wrong(manager_), "") << n;
+    EXPECT_LE(told.blocks(), 6u);
     const bool met = fakecuda_injected() != 0;
     struck += met ? 1 : 0;
     fakecuda_inject(nullptr, 0, 0);
     EXPECT_EQ(ResizeAll(36), KVC_OK) << n << ": " << error_.message;
-    EXPECT_EQ(Stats().free_pages, 36u);
+    EXPECT_EQ(Store(3, 7), KVC_OK);
+    EXPECT_EQ(told.Wrong(manager_), "") << n;
+    EXPECT_GE(told.blocks(), 7u);
+    EXPECT_EQ(Stats().free_pages + Stats().cached_pages, 36u);
     Check();
     ASSERT_EQ(kvc_manager_destroy(manager_, &error_), KVC_OK);
     manager_ = nullptr;
+    stream_ = nullptr;
     if (!met) break;
     ASSERT_LT(n, 1000u);
   }

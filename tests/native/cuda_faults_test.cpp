@@ -1,13 +1,16 @@
 // SPDX-FileCopyrightText: The kvcast authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A manager's whole life on a CUDA device, over and over, and each time the next call of
-// the driver fails, or the device is lost there. Whatever happens, the manager's books
-// are right, everything can be given back, and nothing is left behind.
+// A manager's whole life on a CUDA device with a stream attached, over and over, and each
+// time the next call of the driver fails, or the device is lost there. Whatever happens,
+// the manager's books are right, what a subscriber has been told is what there is,
+// everything can be given back, and nothing is left behind. What fails for a reason that
+// passes succeeds when the caller tries again; only a lost device is lost for good.
 
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <set>
 #include <string>
 #include <thread>
@@ -15,6 +18,7 @@
 
 #include "kvcast/kvcast.h"
 #include "tests/native/cuda_support.h"
+#include "tests/native/cuda_told.h"
 #include "tests/native/owned_handle.h"
 
 namespace kvcast::cuda {
@@ -33,7 +37,7 @@ class CudaFaults : public CudaTest {
     CudaTest::SetUp();
     ASSERT_EQ(kvc_cuda_open(nullptr, &error_), KVC_OK) << error_.message;
   }
-  kvc_manager* Create(uint32_t flags = 0) {
+  kvc_manager* Create(uint32_t flags = 0, kvc_stream* stream = nullptr) {
     kvc_config config;
     kvc_config_init(&config);
     config.device = KVC_DEVICE_CUDA;
@@ -43,8 +47,23 @@ class CudaFaults : public CudaTest {
     config.seed = 1;
     config.copies = KVC_COPY_PUBLISHED;  // a calibration makes as many calls as it has time for
     testing::OwnedManager manager;
-    status_ = kvc_manager_create(&config, nullptr, manager.out(), &error_);
+    status_ = Again([&] { return kvc_manager_create(&config, stream, manager.out(), &error_); });
     return manager.Take();
+  }
+  // Makes a call. When it fails and the device is not lost the same call must succeed now.
+  template <typename Call>
+  kvc_status Again(Call&& call) {
+    kvc_status status = call();
+    if (status == KVC_OK) return status;
+    ++told_;
+    EXPECT_TRUE(status == KVC_DEVICE_ERROR || status == KVC_OUT_OF_MEMORY ||
+                status == KVC_INVALID_ARGUMENT)
+        << status << ": " << error_.message;
+    if (!again_) return status;
+    const std::string first = error_.message;
+    status = call();
+    EXPECT_EQ(status, KVC_OK) << error_.message << ", after " << first;
+    return status;
   }
   kvc_status Sequence(kvc_manager* manager, uint64_t stream, uint32_t first, uint64_t* id) {
     std::vector<uint32_t> tokens(21);  // a block and a tail
@@ -54,25 +73,33 @@ class CudaFaults : public CudaTest {
     prompt.device_stream = stream;
     prompt.scope = KVC_NO_SCOPE;
     kvc_create_result made{};
-    kvc_status status = kvc_sequences_create(manager, 1, &prompt, tokens.data(), tokens.size(),
-                                             nullptr, 0, nullptr, 0, &made, &error_);
-    if (status != KVC_OK || made.status != KVC_OK) return status != KVC_OK ? status : made.status;
+    kvc_status status = Again([&] {
+      const kvc_status whole =
+          kvc_sequences_create(manager, 1, &prompt, tokens.data(), tokens.size(), nullptr, 0,
+                               nullptr, 0, &made, &error_);
+      return whole != KVC_OK ? whole : made.status;
+    });
+    if (status != KVC_OK) return status;
     *id = made.sequence;
     if (const kvc_status grown = Grow(manager, *id, 32); grown != KVC_OK) return grown;
     kvc_commit_item commit{};
     commit.sequence = *id;
     commit.token_count = tokens.size();
     kvc_commit_result committed{};
-    status = kvc_sequences_commit(manager, 1, &commit, tokens.data(), tokens.size(), nullptr, 0,
-                                  &committed, &error_);
-    return status != KVC_OK ? status : committed.status;
+    return Again([&] {
+      status = kvc_sequences_commit(manager, 1, &commit, tokens.data(), tokens.size(), nullptr, 0,
+                                    &committed, &error_);
+      return status != KVC_OK ? status : committed.status;
+    });
   }
   kvc_status Grow(kvc_manager* manager, uint64_t id, uint64_t tokens) {
     const kvc_grow_item item{id, tokens};
     kvc_grow_result grown{};
-    const kvc_status status =
-        kvc_sequences_grow(manager, 1, &item, &grown, nullptr, 0, nullptr, &error_);
-    return status != KVC_OK ? status : grown.status;
+    return Again([&] {
+      const kvc_status status =
+          kvc_sequences_grow(manager, 1, &item, &grown, nullptr, 0, nullptr, &error_);
+      return status != KVC_OK ? status : grown.status;
+    });
   }
   // Everything a manager does with a device. Stops where something fails.
   kvc_status Live(kvc_manager* manager, void* callers, std::vector<uint64_t>* open) {
@@ -88,14 +115,6 @@ class CudaFaults : public CudaTest {
         [&] { return kvc_step_stream_create(manager, &steps, &error_); },
         [&] { return kvc_device_table_create(manager, 2, 8, -1, 64, &table, &address, &error_); },
         [&] { return kvc_step_begin(manager, steps, 1, &error_); },
-        [&] { return Open(manager, streams[0], 100, open); },
-        [&] { return Open(manager, streams[1], 200, open); },
-        [&] { return Open(manager, steps, 300, open); },
-        [&] { return Open(manager, 0, 400, open); },
-        // Each is forked onto its own stream and the fork copies the tail.
-        [&] {
-          return ForkEach(manager, {streams[0], streams[1], steps, 0}, open);
-        },
         [&] {
           return kvc_device_table_update(manager, table, streams[0],
                                          static_cast<uint32_t>(deltas.size()), deltas.data(),
@@ -105,17 +124,27 @@ class CudaFaults : public CudaTest {
           return kvc_device_table_write(manager, table, streams[1], 0, 1, 8, row.data(), &error_);
         },
         [&] { return kvc_step_done(manager, steps, 1, &error_); },
-        // Settled, so that each run makes the same calls.
-        [&] {
-          fakecuda_settle();
-          return kvc_device_table_destroy(manager, table, &error_);
-        },
+        [&] { return kvc_device_table_destroy(manager, table, &error_); },
     };
-    for (const auto& call : calls) {
-      if (const kvc_status status = call(); status != KVC_OK) return status;
+    const auto make = [&](size_t from, size_t to) -> kvc_status {
+      for (size_t i = from; i < to; ++i) {
+        if (const kvc_status status = Again(calls[i]); status != KVC_OK) return status;
+        fakecuda_settle();  // so that each run makes the same calls
+      }
+      return KVC_OK;
+    };
+    if (const kvc_status status = make(0, 5); status != KVC_OK) return status;
+    const uint64_t on[] = {streams[0], streams[1], steps, 0};
+    for (uint32_t i = 0; i < std::size(on); ++i) {
+      const kvc_status status = Open(manager, on[i], 100 * (i + 1), open);
+      if (status != KVC_OK) return status;
       fakecuda_settle();
     }
-    return KVC_OK;
+    // Each is forked onto its own stream and the fork copies the tail.
+    const kvc_status forked = ForkEach(manager, {on[0], on[1], on[2], on[3]}, open);
+    if (forked != KVC_OK) return forked;
+    fakecuda_settle();
+    return make(5, std::size(calls));
   }
   kvc_status Open(kvc_manager* manager, uint64_t stream, uint32_t first,
                   std::vector<uint64_t>* open) {
@@ -129,10 +158,11 @@ class CudaFaults : public CudaTest {
     for (size_t i = 0; i < streams.size(); ++i) {
       const kvc_fork_item item{(*open)[i], streams[i]};
       kvc_fork_result forked{};
-      const kvc_status status = kvc_sequences_fork(manager, 1, &item, &forked, &error_);
-      if (status != KVC_OK || forked.status != KVC_OK) {
-        return status != KVC_OK ? status : forked.status;
-      }
+      const kvc_status status = Again([&] {
+        const kvc_status whole = kvc_sequences_fork(manager, 1, &item, &forked, &error_);
+        return whole != KVC_OK ? whole : forked.status;
+      });
+      if (status != KVC_OK) return status;
       open->push_back(forked.sequence);
       if (const kvc_status grown = Grow(manager, forked.sequence, 40); grown != KVC_OK) {
         return grown;
@@ -141,7 +171,7 @@ class CudaFaults : public CudaTest {
     return KVC_OK;
   }
   // What is left of a manager must be in order, and go.
-  void End(kvc_manager* manager, const std::vector<uint64_t>& open) {
+  void End(kvc_manager* manager, const std::vector<uint64_t>& open, Told* told = nullptr) {
     if (manager == nullptr) return;
     EXPECT_EQ(kvc_manager_check(manager, &error_), KVC_OK) << error_.message;
     for (const uint64_t id : open) {
@@ -150,47 +180,51 @@ class CudaFaults : public CudaTest {
       EXPECT_EQ(status, KVC_OK);
     }
     EXPECT_EQ(kvc_manager_check(manager, &error_), KVC_OK) << error_.message;
+    if (told != nullptr) {
+      EXPECT_EQ(told->Wrong(manager), "");
+    }
     EXPECT_EQ(kvc_manager_destroy(manager, &error_), KVC_OK) << error_.message;
   }
-  // Once without a failure, then with one at each call.
-  void EachCall(int code, bool loss) {
+  // Once without a failure, then with one at each call, or with `times` of them.
+  void EachCall(int code, bool loss, uint64_t times = 1) {
     uint64_t struck = 0;
     bool more = true;
+    again_ = !loss;
+    told_ = 0;
     for (uint64_t n = 1; more; n += kStride) {
       SCOPED_TRACE("call " + std::to_string(n) + ", code " + std::to_string(code));
       Restart();
       void* const theirs = fakecuda_context_create(0);
       fakecuda_context_push(theirs);
       void* const callers = fakecuda_stream_create(theirs, 0);
+      Told told;
       std::vector<uint64_t> open;
       if (loss) {
         fakecuda_inject_loss(n, code);
       } else {
-        fakecuda_inject(nullptr, n, code);
+        fakecuda_inject_many(nullptr, n, times, code);
       }
-      kvc_manager* const manager = Create(KVC_CONFIG_CALLERS_CONTEXT);
+      kvc_manager* const manager = Create(KVC_CONFIG_CALLERS_CONTEXT, told.stream());
       EXPECT_EQ(manager != nullptr, status_ == KVC_OK);
       kvc_status status = status_;
       if (manager != nullptr) status = Live(manager, callers, &open);
-      const std::string call = fakecuda_injected_call();
-      const bool stays = call == "cuCtxPopCurrent";
-      // A context that was not popped stays: the driver's failure, which nobody can mend.
-      const int depth = fakecuda_context_depth();
-      while (fakecuda_context_depth() > 1) fakecuda_context_pop();
-      EXPECT_TRUE(stays || depth == 1) << call << " left " << depth;
-      End(manager, open);
-      while (fakecuda_context_depth() > 1) fakecuda_context_pop();
-      more = fakecuda_injected() != 0;
       const std::string struck_call = fakecuda_injected_call();
-      fakecuda_inject(nullptr, 0, 0);
-      if (more) {
-        struck += status != KVC_OK ? 1 : 0;
-        EXPECT_TRUE(status == KVC_OK || status == KVC_DEVICE_ERROR || status == KVC_OUT_OF_MEMORY ||
-                    status == KVC_INVALID_ARGUMENT)
-            << status << ": " << error_.message;
-      } else {
-        EXPECT_EQ(status, KVC_OK) << error_.message;
+      more = fakecuda_injected() != 0;
+      struck += more ? 1 : 0;
+      // A context that was not popped stays: the driver's failure, which nobody can mend.
+      const bool stays = loss && struck_call == "cuCtxPopCurrent";
+      EXPECT_TRUE(stays || fakecuda_context_depth() == 1) << struck_call;
+      while (fakecuda_context_depth() > 1) fakecuda_context_pop();
+      if (!loss) {
+        EXPECT_EQ(status, KVC_OK) << struck_call << ": " << error_.message;
+        EXPECT_EQ(told.Wrong(manager), "") << struck_call;
+        EXPECT_EQ(told.blocks(), 4u) << struck_call;
+      } else if (manager != nullptr) {
+        EXPECT_EQ(told.Wrong(manager), "") << struck_call;
       }
+      End(manager, open, &told);
+      while (fakecuda_context_depth() > 1) fakecuda_context_pop();
+      fakecuda_inject(nullptr, 0, 0);
       // What a failing call of the driver itself kept is out of our hands, and with a
       // context that cannot be made current nothing can be given back.
       static const std::set<std::string> kGiveBack = {
@@ -212,21 +246,157 @@ class CudaFaults : public CudaTest {
       fakecuda_context_destroy(theirs);
       ASSERT_LT(n, 2000u);
     }
-    std::printf("code %d%s: %llu failures told\n", code, loss ? ", lost" : "",
-                static_cast<unsigned long long>(struck));
-    EXPECT_GT(struck, 100 / kStride);
+    std::printf("code %d%s: %llu failures, %llu told\n", code, loss ? ", lost" : "",
+                static_cast<unsigned long long>(struck), static_cast<unsigned long long>(told_));
+    EXPECT_GT(struck, 200 / kStride);
+    EXPECT_GT(told_, 20 / kStride);
     Restart();
+  }
+  kvc_stats Stats(kvc_manager* manager) {
+    kvc_stats stats;
+    kvc_stats_init(&stats);
+    EXPECT_EQ(kvc_manager_stats_get(manager, &stats, &error_), KVC_OK);
+    return stats;
   }
 
   kvc_error error_{};
   kvc_status status_ = KVC_OK;
+  bool again_ = false;
+  uint64_t told_ = 0;
 };
 
 TEST_F(CudaFaults, AFailureOfEachCall) { EachCall(kErrorUnknown, false); }
 TEST_F(CudaFaults, NoMemoryAtEachCall) { EachCall(kErrorOutOfMemory, false); }
 TEST_F(CudaFaults, TheDeviceIsLostAtEachCall) { EachCall(kErrorIllegalAddress, true); }
 
-// A manager that met a failure is of no more use; what else there is on the device is.
+// Each call that records, or makes what is recorded, is refused for a while, longer than
+// anybody tries at once. Nothing is given out before its time and nothing is lost.
+TEST_F(CudaFaults, RecordsThatAreRefusedForAWhile) {
+  for (const char* call : {"cuEventRecord", "cuEventCreate"}) {
+    for (const int code : {kErrorOutOfMemory, kErrorNotSupported, kErrorInvalidHandle}) {
+      SCOPED_TRACE(std::string(call) + ", code " + std::to_string(code));
+      Told told;
+      kvc_manager* const manager = Create(0, told.stream());
+      uint64_t streams[2] = {};
+      for (uint64_t& stream : streams) {
+        ASSERT_EQ(kvc_device_stream_create(manager, &stream, &error_), KVC_OK);
+      }
+      fakecuda_inject_many(call, 1, UINT64_MAX, code);
+      uint64_t id = 0;
+      ASSERT_EQ(Sequence(manager, streams[0], 100, &id), KVC_OK);
+      kvc_status released = KVC_INTERNAL;
+      ASSERT_EQ(kvc_sequences_release(manager, 1, &id, &released, &error_), KVC_OK);
+      ASSERT_EQ(released, KVC_OK) << error_.message;
+      for (int i = 0; i < 3; ++i) {
+        fakecuda_settle();
+        EXPECT_EQ(Stats(manager).quarantined_pages, 1u) << "the tail's, whose fence is not there";
+        EXPECT_EQ(kvc_manager_check(manager, &error_), KVC_OK) << error_.message;
+      }
+      EXPECT_EQ(told.Wrong(manager), "");
+      // A match tells of the fence, which is not there for anybody to wait for.
+      uint64_t second = 0;
+      std::vector<uint32_t> tokens(21);
+      for (uint32_t i = 0; i < tokens.size(); ++i) tokens[i] = 100 + i;
+      kvc_prompt prompt{};
+      prompt.token_count = tokens.size();
+      prompt.device_stream = streams[1];
+      prompt.scope = KVC_NO_SCOPE;
+      kvc_create_result made{};
+      ASSERT_EQ(kvc_sequences_create(manager, 1, &prompt, tokens.data(), tokens.size(), nullptr, 0,
+                                     nullptr, 0, &made, &error_),
+                KVC_OK);
+      ASSERT_EQ(made.status, KVC_OK);
+      second = made.sequence;
+      EXPECT_EQ(made.matched_tokens, 16u);
+      ASSERT_EQ(made.wait_count, 1u);
+      uint8_t done = 1;
+      EXPECT_EQ(kvc_device_fences_query(manager, 1, made.waits, &done, &error_), KVC_OK);
+      EXPECT_EQ(done, 0);
+      EXPECT_EQ(kvc_device_stream_wait(manager, streams[1], 1, made.waits, &error_), KVC_NOT_NOW)
+          << error_.message;
+      // The driver comes round: the next call hands over what was left.
+      fakecuda_inject(nullptr, 0, 0);
+      EXPECT_EQ(kvc_device_fences_query(manager, 1, made.waits, &done, &error_), KVC_OK);
+      fakecuda_settle();
+      EXPECT_EQ(kvc_device_fences_query(manager, 1, made.waits, &done, &error_), KVC_OK);
+      EXPECT_EQ(done, 1);
+      EXPECT_EQ(kvc_device_stream_wait(manager, streams[1], 1, made.waits, &error_), KVC_OK);
+      EXPECT_EQ(Stats(manager).quarantined_pages, 0u);
+      EXPECT_EQ(told.Wrong(manager), "");
+      End(manager, {second}, &told);
+    }
+  }
+}
+
+// Copies and uploads stay behind no record, and only what nobody can have launched behind
+// is put off: the caller has been told that they are there.
+TEST_F(CudaFaults, WorkDoesNotStayBehindARefusedRecord) {
+  Told told;
+  kvc_manager* const manager = Create(0, told.stream());
+  uint64_t stream = 0;
+  ASSERT_EQ(kvc_device_stream_create(manager, &stream, &error_), KVC_OK);
+  std::vector<uint64_t> open;
+  ASSERT_EQ(Open(manager, stream, 100, &open), KVC_OK);
+  fakecuda_inject_many("cuEventRecord", 1, UINT64_MAX, kErrorOutOfMemory);
+  ASSERT_EQ(Open(manager, stream, 200, &open), KVC_OK);
+  fakecuda_settle();
+  fakecuda_clear_log();
+  ASSERT_EQ(ForkEach(manager, {stream}, &open), KVC_OK);
+  EXPECT_EQ(fakecuda_calls("cuMemcpyDtoDAsync") + fakecuda_calls("cuMemcpyBatchAsync") +
+                fakecuda_calls("cuLaunchKernel"),
+            1u)
+      << "the copy of the fork's tail";
+  // Refused time and again it is not there, and the caller launches behind it all the same.
+  fakecuda_inject(nullptr, 0, 0);
+  fakecuda_inject_many("cuMemcpyDtoDAsync", 1, UINT64_MAX, kErrorNotSupported);
+  EXPECT_EQ(ForkEach(manager, {stream}, &open), KVC_OK);
+  const kvc_grow_item item{open[0], 64};
+  kvc_grow_result grown{};
+  EXPECT_EQ(kvc_sequences_grow(manager, 1, &item, &grown, nullptr, 0, nullptr, &error_),
+            KVC_DEVICE_ERROR);
+  EXPECT_EQ(error_.system_code, kErrorNotSupported);
+  EXPECT_NE(std::string(error_.message).find("promised"), std::string::npos) << error_.message;
+  fakecuda_inject(nullptr, 0, 0);
+  End(manager, open, &told);
+}
+
+// A caller's stream that is none any more takes its own sequences along, nothing else.
+TEST_F(CudaFaults, AStreamThatIsNoneAnyMore) {
+  void* const theirs = fakecuda_context_create(0);
+  fakecuda_context_push(theirs);
+  void* const callers = fakecuda_stream_create(theirs, 0);
+  Told told;
+  kvc_manager* const manager = Create(KVC_CONFIG_CALLERS_CONTEXT, told.stream());
+  uint64_t streams[2] = {};
+  ASSERT_EQ(kvc_cuda_stream_adopt(manager, callers, &streams[0], &error_), KVC_OK);
+  ASSERT_EQ(kvc_device_stream_create(manager, &streams[1], &error_), KVC_OK);
+  std::vector<uint64_t> open;
+  ASSERT_EQ(Open(manager, streams[0], 100, &open), KVC_OK);
+  fakecuda_settle();
+  fakecuda_stream_destroy(callers);
+  ASSERT_EQ(ForkEach(manager, {streams[0]}, &open), KVC_OK) << error_.message;
+  for (const uint64_t id : open) {
+    kvc_status status = KVC_INTERNAL;
+    EXPECT_EQ(kvc_sequences_release(manager, 1, &id, &status, &error_), KVC_OK);
+    EXPECT_EQ(status, KVC_OK);
+  }
+  EXPECT_GT(Stats(manager).quarantined_pages, 0u);
+  open.clear();
+  for (uint32_t i = 2; i < 40; ++i) {  // in the pages that are left
+    std::vector<uint64_t> one;
+    ASSERT_EQ(Open(manager, streams[1], 100 * i, &one), KVC_OK) << error_.message;
+    kvc_status status = KVC_INTERNAL;
+    ASSERT_EQ(kvc_sequences_release(manager, 1, one.data(), &status, &error_), KVC_OK);
+    fakecuda_settle();
+  }
+  EXPECT_EQ(told.Wrong(manager), "");
+  EXPECT_EQ(kvc_device_stream_destroy(manager, streams[0], &error_), KVC_OK) << error_.message;
+  End(manager, {}, &told);
+  (void)fakecuda_context_pop();
+  fakecuda_context_destroy(theirs);
+}
+
+// A manager whose device is lost is of no more use; what else there is on the GPU is.
 TEST_F(CudaFaults, OneManagersFailureIsNotTheOthers) {
   kvc_manager* const first = Create();
   kvc_manager* const second = Create();
@@ -234,10 +404,11 @@ TEST_F(CudaFaults, OneManagersFailureIsNotTheOthers) {
   ASSERT_EQ(kvc_device_stream_create(first, &streams[0], &error_), KVC_OK);
   ASSERT_EQ(kvc_device_stream_create(second, &streams[1], &error_), KVC_OK);
   uint64_t ids[2] = {};
-  fakecuda_inject("cuEventCreate", 1, kErrorOutOfMemory);
+  fakecuda_inject("cuEventCreate", 1, kErrorIllegalAddress);
   EXPECT_EQ(Sequence(first, streams[0], 100, &ids[0]), KVC_OK) << "noticed at its end";
   EXPECT_EQ(Grow(first, ids[0], 48), KVC_DEVICE_ERROR) << "not something to try again";
-  EXPECT_EQ(error_.system_code, kErrorOutOfMemory);
+  EXPECT_EQ(error_.system_code, kErrorIllegalAddress);
+  EXPECT_NE(std::string(error_.message).find("lost"), std::string::npos) << error_.message;
   EXPECT_EQ(Sequence(second, streams[1], 100, &ids[1]), KVC_OK);
   EXPECT_EQ(Grow(second, ids[1], 48), KVC_OK);
   // The device itself breaks: each is told by itself.
@@ -247,7 +418,7 @@ TEST_F(CudaFaults, OneManagersFailureIsNotTheOthers) {
   EXPECT_EQ(kvc_device_stream_create(second, &more, &error_), KVC_DEVICE_ERROR);
   EXPECT_EQ(error_.system_code, kErrorLaunchFailed);
   EXPECT_EQ(Grow(first, ids[0], 48), KVC_DEVICE_ERROR);
-  EXPECT_EQ(error_.system_code, kErrorOutOfMemory) << "the first error is what it was";
+  EXPECT_EQ(error_.system_code, kErrorIllegalAddress) << "the first error is what it was";
   End(first, {ids[0]});
   End(second, {ids[1]});
 }
