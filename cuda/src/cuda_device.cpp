@@ -63,6 +63,7 @@ CudaDevice::CudaDevice(const DriverApi& api, const kvc_config& config)
   streams_.SetCopier([this](StreamHandle stream, const std::vector<PageCopy>& copies) {
     CopyBatch(stream, copies);
   });
+  streams_.SetRecorded([this](StreamHandle stream) { (void)copy_ring_->Settle(stream); });
 }
 
 void CudaDevice::MakeElastic(const kvc_config& config) {

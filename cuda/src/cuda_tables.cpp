@@ -175,10 +175,8 @@ void CudaTables::Update(uint32_t slot, uint64_t id, uint32_t count, const kvc_ta
   args.rows = table->rows;
   args.columns = table->columns;
   args.count = kept + 1;
-  streams_.Note(slot, [this, table, space, args](StreamHandle stream) {
-    kernels_.UpdateTable(stream, args);
-    table->ring->ReleaseAfter(space, stream);
-  });
+  NoteUpload(slot, table, space,
+             [this, args](StreamHandle stream) { kernels_.UpdateTable(stream, args); });
 }
 
 void CudaTables::Write(uint32_t slot, uint64_t id, const TableRows& rows) {
@@ -198,9 +196,22 @@ void CudaTables::Write(uint32_t slot, uint64_t id, const TableRows& rows) {
   }
   const DevicePtr to = table->memory + rows.first * columns * sizeof(int32_t);
   const uint64_t bytes = rows.count * columns * sizeof(int32_t);
-  streams_.Note(slot, [this, table, space, to, bytes](StreamHandle stream) {
+  NoteUpload(slot, table, space, [this, space, to, bytes](StreamHandle stream) {
     KVCAST_CUDA_TRIED(context_.api(), copy_to_device, to, space.host, bytes, stream);
-    table->ring->ReleaseAfter(space, stream);
+  });
+}
+
+// The upload is queued once. What the driver refuses after that is only when its staging
+// is free again, which may be found out later.
+template <typename Upload>
+void CudaTables::NoteUpload(uint32_t slot, std::shared_ptr<Table> table,
+                            const PinnedRing::Space& space, Upload&& upload) {
+  streams_.Note(slot, [table = std::move(table), space, upload = std::forward<Upload>(upload),
+                       queued = false](StreamHandle stream) mutable {
+    if (queued) return table->ring->Settle(stream);
+    upload(stream);
+    queued = true;
+    return table->ring->ReleaseAfter(space, stream);
   });
 }
 

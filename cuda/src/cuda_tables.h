@@ -50,6 +50,9 @@ class CudaTables {
   };
 
   [[nodiscard]] std::shared_ptr<Table> Find(uint64_t id) const;
+  template <typename Upload>
+  void NoteUpload(uint32_t slot, std::shared_ptr<Table> table, const PinnedRing::Space& space,
+                  Upload&& upload);
   [[nodiscard]] PinnedRing::Space Stage(Table& table, uint32_t slot, uint64_t entries);
   void Free(Table& table) noexcept;
 

@@ -25,7 +25,7 @@ void WithTable(PinnedRing& ring, const PinnedRing::Space& table, StreamHandle st
     ring.Release(table);
     throw;
   }
-  ring.ReleaseAfter(table, stream);
+  (void)ring.ReleaseAfter(table, stream);
 }
 
 // The same; false if the driver does not take the kernel now.

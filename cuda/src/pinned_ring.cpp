@@ -64,32 +64,45 @@ PinnedRing::Space PinnedRing::Take(uint64_t bytes, bool poll) {
   return {static_cast<std::byte*>(host_) + offset, device_ + offset, bytes, next_ticket_++};
 }
 
-void PinnedRing::ReleaseAfter(const Space& space, StreamHandle stream) {
+bool PinnedRing::ReleaseAfter(const Space& space, StreamHandle stream) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (Part& part : parts_) {
+      if (part.ticket != space.ticket) continue;
+      part.owed = true;
+      part.stream = stream;
+      owed_.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+  return Settle(stream);
+}
+
+bool PinnedRing::Settle(StreamHandle stream) {
+  if (owed_.load(std::memory_order_relaxed) == 0) return true;
   EventHandle event = nullptr;
   try {
     event = events_.Take();
     KVCAST_CUDA_TRIED(context_.api(), event_record, event, stream);
   } catch (const Error& error) {
     if (event != nullptr) events_.Give(event);
-    event = nullptr;
     if (Lasting(error.system_code())) throw;
+    return false;
   } catch (const std::bad_alloc&) {
-    // No room in the host to keep an event.
+    return false;  // no room in the host to keep an event
   }
   std::lock_guard<std::mutex> lock(mutex_);
   bool behind = false;
   for (Part& part : parts_) {
-    if (part.ticket == space.ticket) {
-      part.owed = true;
-      part.stream = stream;
-    }
-    if (event == nullptr || !part.owed || part.stream != stream) continue;
+    if (!part.owed || part.stream != stream) continue;
+    owed_.fetch_sub(1, std::memory_order_relaxed);
     // The first gets the event. The others come back behind it, so they need none.
     part.owed = false;
     part.free = behind;
     if (!behind) part.event = event;
     behind = true;
   }
+  if (!behind) events_.Give(event);  // others' were owed
+  return true;
 }
 
 void PinnedRing::Release(const Space& space) {

@@ -6,6 +6,7 @@
 #ifndef KVCAST_CUDA_SRC_PINNED_RING_H_
 #define KVCAST_CUDA_SRC_PINNED_RING_H_
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -40,10 +41,12 @@ class PinnedRing {
   [[nodiscard]] Space Take(uint64_t bytes) { return Take(bytes, true); }
   // What has not been polled is in use.
   [[nodiscard]] Space TryTake(uint64_t bytes) { return Take(bytes, false); }
-  // The space comes back when all that is queued on the stream by now has run. If the
-  // driver refuses the record, it does so with the next space that is released after the
-  // same stream, or when the ring goes. Throws only when the device is lost.
-  void ReleaseAfter(const Space& space, StreamHandle stream);
+  // The space comes back when all that is queued on the stream by now has run. False when
+  // the driver refuses to record that: the event is owed, until Settle, or another release
+  // after the same stream, succeeds. Throws only when the device is lost.
+  bool ReleaseAfter(const Space& space, StreamHandle stream);
+  // Tries again for what is owed of a stream; costs nothing when nothing is.
+  bool Settle(StreamHandle stream);
   // Nothing was queued that uses it.
   void Release(const Space& space);
   // Takes back what has been reached.
@@ -70,6 +73,7 @@ class PinnedRing {
   uint64_t size_;
   void* host_ = nullptr;
   DevicePtr device_ = 0;
+  std::atomic<uint32_t> owed_{0};
   mutable std::mutex mutex_;
   std::deque<Part> parts_;  // oldest first
   uint64_t begin_ = 0;      // positions grow for ever; modulo size_ is the place

@@ -248,7 +248,7 @@ bool StreamTable::WithheldLocked(const Fence& fence) const {
   return slot.steps || (slot.withheld && fence.position > slot.handed);
 }
 
-void StreamTable::Note(uint32_t index, std::function<void(StreamHandle)> work) {
+void StreamTable::Note(uint32_t index, Work work) {
   std::lock_guard<std::mutex> lock(mutex_);
   AppendLocked(index, What::kWork).work = std::move(work);
 }
@@ -377,18 +377,22 @@ void StreamTable::DoAll() {
     const auto end = BatchEnd(first);
     const uint32_t slot = first->slot;
     Outcome outcome = blocked_[slot];
+    bool threw = false;
     if (outcome == Outcome::kDone) {
       try {
         outcome = Do(*first);
       } catch (const Error& error) {
         if (!MayStay(*first, error)) throw;
         outcome = Outcome::kRefused;
+        threw = true;
       }
     }
     if (outcome != Outcome::kDone) {
       leaves_[slot] = true;
-      // Work need not stay behind a record that has been refused.
-      if (first->what != What::kRecord || outcome == Outcome::kNotYet) blocked_[slot] = outcome;
+      // Other work need not stay behind a record that has been refused, nor behind work
+      // that has been queued.
+      const bool passed = first->what == What::kRecord || (first->what == What::kWork && !threw);
+      if (!passed || outcome == Outcome::kNotYet) blocked_[slot] = outcome;
       left_.splice(left_.end(), doing_, first, end);
     }
     first = end;
@@ -462,8 +466,7 @@ StreamTable::Outcome StreamTable::Do(const Noted& noted) {
   if (BeingCaptured(stream)) return Outcome::kNotYet;
   switch (noted.what) {
     case What::kWork:
-      noted.work(stream);
-      return Outcome::kDone;
+      return noted.work(stream) ? Outcome::kDone : Outcome::kRefused;
     case What::kCopy:
       try {
         copier_(stream, batch_);
@@ -549,10 +552,13 @@ StreamTable::Outcome StreamTable::DoRecord(StreamHandle stream, uint32_t index, 
     if (dynamic_cast<const std::bad_alloc*>(&failed) == nullptr) throw;
     return Outcome::kRefused;
   }
-  std::lock_guard<std::mutex> lock(mutex_);
-  slot.pending.back().event = event;
-  slot.handed = std::max(slot.handed, position);
-  outstanding_.fetch_add(1, std::memory_order_release);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    slot.pending.back().event = event;
+    slot.handed = std::max(slot.handed, position);
+    outstanding_.fetch_add(1, std::memory_order_release);
+  }
+  if (recorded_) recorded_(stream);
   return Outcome::kDone;
 }
 

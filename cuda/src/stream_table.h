@@ -91,13 +91,17 @@ class StreamTable {
   // done, or work that Submit leaves because of such, of a capture or of the driver.
   [[nodiscard]] bool Withheld(const Fence& fence) const;
   // Work that Submit does on the slot's stream, under a ContextScope; a copy, say.
-  // Fences recorded later cover it.
-  void Note(uint32_t slot, std::function<void(StreamHandle)> work);
+  // Fences recorded later cover it. It throws when it could not be queued, and returns
+  // false when it has been, but is to be called again by the next Submit.
+  using Work = std::function<bool(StreamHandle)>;
+  void Note(uint32_t slot, Work work);
 
   // What makes the copies of one batch: all on one stream, in the order given where
   // they depend on each other. Set before the first copy.
   using Copier = std::function<void(StreamHandle, const std::vector<PageCopy>&)>;
   void SetCopier(Copier copier) { copier_ = std::move(copier); }
+  // Called when a record has been made on a stream: what was refused may be taken now.
+  void SetRecorded(std::function<void(StreamHandle)> recorded) { recorded_ = std::move(recorded); }
   // A slot for work of the device's own, on a stream that the first Submit with work
   // for it makes; 0 when all are in use.
   [[nodiscard]] uint32_t OpenOwn();
@@ -147,7 +151,7 @@ class StreamTable {
     uint64_t position = 0;
     Fence fence;
     PageCopy copy;
-    std::function<void(StreamHandle)> work;
+    Work work;
   };
 
   [[nodiscard]] uint32_t Take(StreamHandle stream, bool ours, bool steps = false);
@@ -179,6 +183,7 @@ class StreamTable {
   Notes left_;
   std::vector<PageCopy> batch_;
   Copier copier_;
+  std::function<void(StreamHandle)> recorded_;
   std::array<bool, kDeviceSlots> leaves_{};  // slots with something left
   std::array<Outcome, kDeviceSlots> blocked_{};
   std::atomic<bool> noted_{false};

@@ -556,46 +556,5 @@ TEST_F(CudaManager, TellsOfTheDeviceAndItsBudget) {
   EXPECT_EQ(kvc_cuda_budget(0, 1 << 20, 1, 0, &pages, &error_), KVC_INVALID_ARGUMENT);
 }
 
-TEST_F(CudaManager, AFailureOfEachCallLeavesAManagerThatChecksOrNone) {
-  int struck = 0;
-  bool more = true;
-  for (uint64_t n = 1; more; ++n) {
-    SCOPED_TRACE("call " + std::to_string(n));
-    Restart();
-    kvc_config_init(&config_);
-    config_.device = KVC_DEVICE_CUDA;
-    config_.capacity_blocks = 8;
-    config_.page_bytes = 4096;
-    config_.copies = KVC_COPY_PUBLISHED;  // a calibration makes as many calls as it has time for
-    fakecuda_inject(nullptr, n, kErrorUnknown);
-    manager_ = nullptr;
-    kvc_status status = kvc_manager_create(&config_, nullptr, &manager_, &error_);
-    if (status == KVC_OK) {
-      uint64_t stream = 0;
-      status = kvc_device_stream_create(manager_, &stream, &error_);
-      if (status == KVC_OK) {
-        uint64_t table = 0;
-        uint64_t address = 0;
-        status = kvc_device_table_create(manager_, 2, 8, -1, 8, &table, &address, &error_);
-        if (status == KVC_OK) {
-          const kvc_table_delta delta{0, 0, 1};
-          status = kvc_device_table_update(manager_, table, stream, 1, &delta, &error_);
-        }
-      }
-      while (fakecuda_context_depth() > 0) fakecuda_context_pop();
-      EXPECT_EQ(kvc_manager_check(manager_, &error_), KVC_OK);
-    }
-    while (fakecuda_context_depth() > 0) fakecuda_context_pop();
-    more = fakecuda_injected() != 0;
-    struck += status != KVC_OK ? 1 : 0;
-    fakecuda_inject(nullptr, 0, 0);
-    EXPECT_EQ(kvc_manager_destroy(manager_, &error_), KVC_OK);
-    manager_ = nullptr;
-    ASSERT_LT(n, 300u);
-  }
-  EXPECT_GT(struck, 25);
-  Restart();
-}
-
 }  // namespace
 }  // namespace kvcast::cuda

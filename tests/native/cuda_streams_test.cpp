@@ -110,7 +110,7 @@ TEST_F(CudaStreams, OneEventServesAllFencesOfABatch) {
   EXPECT_EQ(fakecuda_calls("cuEventRecord"), 1u);
   EXPECT_EQ(events_->created(), 1u);
   EXPECT_EQ(table_->Record(slot), 2u) << "work may have been queued since";
-  table_->Note(slot, [](StreamHandle) {});
+  table_->Note(slot, [](StreamHandle) { return true; });
   EXPECT_EQ(table_->Record(slot), 3u) << "the fence must cover the work";
   table_->Submit();
   EXPECT_TRUE(ReachedSoon(slot, 3));
@@ -129,11 +129,13 @@ TEST_F(CudaStreams, WorkWaitsForTheFencesOfOthers) {
     // A write on one stream, then, behind its fence, another on the other.
     table_->Note(first, [&, round](StreamHandle stream) {
       KVCAST_CUDA(api, fill_words, memory, round * 2, 1024, stream);
+      return true;
     });
     const uint64_t written = table_->Record(first);
     table_->Wait(second, {first, written});
     table_->Note(second, [&, round](StreamHandle stream) {
       KVCAST_CUDA(api, fill_words, memory, round * 2 + 1, 1024, stream);
+      return true;
     });
     const uint64_t again = table_->Record(second);
     table_->Wait(first, {second, again});
@@ -288,7 +290,7 @@ TEST_F(CudaStreams, AFullQueueOfTheDriverIsWaitedOut) {
   const uint32_t slot = table_->Open();
   uint64_t last = 0;
   for (int i = 0; i < 100; ++i) {
-    table_->Note(slot, [](StreamHandle) {});
+    table_->Note(slot, [](StreamHandle) { return true; });
     last = table_->Record(slot);
     table_->Submit();
   }
@@ -296,7 +298,7 @@ TEST_F(CudaStreams, AFullQueueOfTheDriverIsWaitedOut) {
   EXPECT_TRUE(ReachedSoon(slot, last));
 }
 
-TEST_F(CudaStreams, AFailureOfEachCallBreaksTheTableAndSaysWhy) {
+TEST_F(CudaStreams, ALastingFailureOfEachCallBreaksTheTableAndSaysWhy) {
   int struck = 0;
   bool more = true;
   for (uint64_t n = 1; more; ++n) {
