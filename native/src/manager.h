@@ -493,9 +493,7 @@ class Manager final : public SinkHost {
   void LeaveStream(uint32_t slot);
   // Whether fences can be recorded on the slot, and work queued: not while its stream is
   // being captured. Before anything changes.
-  [[nodiscard]] bool TakesWork(uint32_t slot) const {
-    return !captured_.Has(slot);
-  }
+  [[nodiscard]] bool TakesWork(uint32_t slot) const { return !captured_.Has(slot); }
 
   // page_copy.cpp
   kvc_status PlanCopy(uint32_t slot, PageId from, CopyPlan* plan, kvc_error* error);

@@ -150,6 +150,7 @@ void CheckStamps(const Options& options) {
             gpu.copier.CopyPages(stream, cuda::Direction::kToHost, side,
                                  {seen.address(), page_bytes}, page_bytes, &out, 1, false);
             Require(gpu.copier.FillPages(stream, side, page_bytes, value, &page, 1), "no ring");
+            return true;
           });
       last[page] = {slot, streams.Record(slot)};
       if (random() % 4 == 0) streams.Submit();
