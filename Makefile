@@ -146,6 +146,8 @@ CUDA_VENV := build/venv
 NVRTC_PIP := nvidia-cuda-nvrtc-cu11==11.8.89
 NVCC_PIP := nvidia-cuda-nvcc==13.5.37 nvidia-cuda-crt==13.5.37 nvidia-nvvm==13.5.37 nvidia-cuda-runtime==13.5.37 \
   nvidia-cuda-cccl==13.3.5.0.6
+# A cuda.h that gorgonia.org/cu v0.9.6 compiles with: CUDA 13 has changed calls that it makes.
+CU_HEADERS_PIP := nvidia-cuda-runtime-cu11==11.8.89
 
 .PHONY: ptx
 ptx: ## Compile the kernels to cuda/kernels/kernels.ptx with NVRTC 11.8 (from pip; needs no GPU, no driver, no toolkit)
@@ -161,6 +163,12 @@ ptx-check: ## Compile them and compare with what is checked in (skipped with a r
 cuda-check: ## Kernels under nvcc 13, PTX under ptxas 13, our driver prototypes against cuda.h (skipped where pip has none)
 	@cuda/kernels/pip_venv.sh $(CUDA_VENV) $(NVCC_PIP) || { echo "cuda-check: skipped, no CUDA 13 compiler to be had"; exit 0; } && \
 	  $(CUDA_VENV)/bin/python cuda/kernels/check_kernels.py
+
+.PHONY: cuinterop-check
+cuinterop-check: ## cuda/cuinterop and gorgonia.org/cu against a cuda.h of pip and the fake driver (skipped where pip has none)
+	@cuda/kernels/pip_venv.sh $(CUDA_VENV) $(CU_HEADERS_PIP) || { echo "cuinterop-check: skipped, no cuda.h of CUDA 11 to be had"; exit 0; } && \
+	  cmake --preset dev $(WERROR) && cmake --build --preset dev --target fakecuda && \
+	  cuda/cuinterop/check.sh $(CURDIR)/build/dev/tests/fakecuda/current $(CURDIR)/$$(echo $(CUDA_VENV)/lib/python3*/site-packages/nvidia/cuda_runtime/include)
 
 .PHONY: gpu-rehearsal
 gpu-rehearsal: ## tests/gpu/run.sh on the fake driver, with the nvcc of pip: proves the script, not the device
