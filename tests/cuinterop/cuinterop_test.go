@@ -32,11 +32,11 @@ func TestAManagerInTheContextOfAnotherPackage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() { // after the manager
 		if err := ctx.Destroy(); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
 	// Making it has made it current here; from now on it is where it is needed.
 	if _, err := cu.PopCurrentCtx(); err != nil {
 		t.Fatal(err)
@@ -53,9 +53,14 @@ func TestAManagerInTheContextOfAnotherPackage(t *testing.T) {
 	if err := cuinterop.InContext(ctx, func() error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("InContext: %v, want what f returned", err)
 	}
-	err = cuinterop.InContext(ctx, func() (err error) {
-		manager, err = bindings.NewManager(config)
-		return err
+	err = cuinterop.InContext(ctx, func() error {
+		made, err := bindings.NewManager(config)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = made.Close() })
+		manager = made
+		return nil
 	})
 	if err != nil {
 		t.Fatal(err)

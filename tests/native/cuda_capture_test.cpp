@@ -12,6 +12,7 @@
 #include "kvcast/kvcast.h"
 #include "native/src/capture_marks.h"
 #include "tests/native/cuda_support.h"
+#include "tests/native/owned_handle.h"
 
 namespace kvcast::cuda {
 namespace {
@@ -83,8 +84,8 @@ TEST_F(CudaCapture, ACallThatAskedBeforeDoesNotHideACaptureFromOneThatAskedAfter
   config.capacity_blocks = 8;
   config.page_bytes = 256;
   config.copies = KVC_COPY_PUBLISHED;
-  kvc_manager* manager = nullptr;
-  ASSERT_EQ(kvc_manager_create(&config, nullptr, &manager, &error), KVC_OK) << error.message;
+  testing::OwnedManager manager;
+  ASSERT_EQ(kvc_manager_create(&config, nullptr, manager.out(), &error), KVC_OK) << error.message;
   uint64_t stream = 0;
   ASSERT_EQ(kvc_cuda_stream_adopt(manager, callers, &stream, &error), KVC_OK) << error.message;
   const auto use = [&] { return kvc_device_stream_wait(manager, stream, 0, nullptr, nullptr); };
@@ -100,7 +101,7 @@ TEST_F(CudaCapture, ACallThatAskedBeforeDoesNotHideACaptureFromOneThatAskedAfter
   EXPECT_EQ(older, KVC_BAD_STATE) << "it took the mark of the other one away";
   fakecuda_stream_capture(callers, 0);
   EXPECT_EQ(use(), KVC_OK);
-  EXPECT_EQ(kvc_manager_destroy(manager, &error), KVC_OK);
+  EXPECT_EQ(kvc_manager_destroy(manager.Take(), &error), KVC_OK);
   (void)fakecuda_context_pop();
   fakecuda_context_destroy(theirs);
 }
