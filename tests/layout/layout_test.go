@@ -30,6 +30,10 @@ func TestThisRepository(t *testing.T) {
 // good is a small tree that breaks no rule. The cases below change one thing in it.
 func good() map[string]string {
 	goFile := func(pkg, body string) string { return header + "\npackage " + pkg + "\n\n" + body }
+	endsChecked := func(pkg string) string {
+		return goFile(pkg, "import \""+modulePath+"/tests/endcheck\"\n\n"+
+			"func TestMain(m *testing.M) { os.Exit(run(m)) }\n\nfunc run(m *testing.M) int { return endcheck.Run(m) }\n")
+	}
 	return map[string]string{
 		"CMakeLists.txt": hashHeader + "set(A\n  native/src/a.cpp # native/src/comment.cpp\n)\nset(B \"sink/src/b.cpp\")\n" +
 			"foreach(s ${TESTS})\n  string(REPLACE \".cpp\" \"\" n ${s})\nendforeach()\n",
@@ -52,6 +56,9 @@ func good() map[string]string {
 		"cuda/inventory/inventory.go":   goFile("inventory", "import _ \"github.com/NVIDIA/go-nvml/pkg/nvml\"\n"),
 		"cmd/kvcast/main.go":            goFile("main", "import (\n\t_ \""+modulePath+"/cuda/inventory\"\n\t_ \""+modulePath+"/publisher\"\n)\n"),
 		"tests/e2e/e2e_test.go":         goFile("e2e", "import (\n\t_ \"github.com/pebbe/zmq4\"\n\n\t_ \""+modulePath+"/cgo\"\n)\n"),
+		"tests/e2e/main_test.go":        endsChecked("e2e"),
+		"bindings/main_test.go":         endsChecked("bindings_test"),
+		"publisher/main_test.go":        endsChecked("publisher"),
 		"tests/native/CMakeLists.txt":   hashHeader + "set(T\n  a_test.cpp\n)\nadd_executable(c c_test.c)\n",
 		"tests/native/a_test.cpp":       header + "#include \"native/src/a.h\"\n",
 		"tests/native/c_test.c":         header + "#include <kvcast/kvcast.h>\n",
@@ -371,6 +378,17 @@ type I interface {
 			"bindings/x.go: imports unsafe outside native, sink, cuda and cgo"}},
 		{"sizes in bindings are fine", []edit{{"bindings/x.go", "", header + "\npackage p\n\nimport \"unsafe\"\n\n" +
 			"const size = unsafe.Sizeof(0)\n"}}, nil},
+		// The end of test binaries.
+		{"nobody looks at the end", []edit{{"tests/e2e/main_test.go", "", ""}}, []string{
+			"tests/e2e: a test binary that can open native handles needs a TestMain that calls endcheck.Run"}},
+		{"the look is in no TestMain", []edit{{"bindings/main_test.go", "TestMain", "TestOther"}}, []string{
+			"bindings: a test binary that can open native handles needs a TestMain that calls endcheck.Run"}},
+		{"TestMain does not look", []edit{{"publisher/main_test.go", "endcheck.Run(m)", "m.Run()"}}, []string{
+			"publisher: a test binary that can open native handles needs a TestMain that calls endcheck.Run"}},
+		{"the program opens them", []edit{{"cmd/kvcast/main_test.go", "", header + "\npackage main\n"}}, []string{
+			"cmd/kvcast: a test binary that can open native handles needs a TestMain that calls endcheck.Run"}},
+		{"tests of what opens none", []edit{{"publisher/wire/wire_test.go", "", header + "\npackage wire\n"}}, nil},
+
 		{"unsafe in a test is fine", newGo("bindings/x_test.go", "unsafe"), nil},
 
 		// Licences.

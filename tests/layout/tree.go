@@ -46,6 +46,7 @@ func (t *Tree) Check() []string {
 	var found []string
 	for _, rule := range []func(*Tree) []string{
 		SourceLists, Embeds, NativeGoFiles, Includes, Imports, Cgo, Unsafe, Licences, CTest, Comments, Cleanups,
+		EndChecks,
 	} {
 		found = append(found, rule(t)...)
 	}

@@ -1,0 +1,13 @@
+// SPDX-FileCopyrightText: The kvcast authors
+// SPDX-License-Identifier: Apache-2.0
+
+package subscribe
+
+import (
+	"os"
+	"testing"
+
+	"github.com/kvcast/kvcast/tests/endcheck"
+)
+
+func TestMain(m *testing.M) { os.Exit(endcheck.Run(m)) }
