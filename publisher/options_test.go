@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,11 @@ import (
 // Everything that must be refused, with the key and value that the error names.
 func TestRefusedOptions(t *testing.T) {
 	long := strings.Repeat("x", 300)
+	// Of the fields not here each value is good, or has tests of its own.
+	tried := map[string]string{"Disabled": "a switch", "MinimalHashes": "a switch", "LoRAIDOnly": "a switch",
+		"OmitTokens": "a switch", "ClearOnStart": "a switch", "ClearOnClose": "a switch", "RestartMark": "a switch",
+		"TailMark": "a switch", "Warn": "nil is none", "OnBound": "nil is none", "Context": "nil is one of our own",
+		"CurveSecretKeyFile": "curve_test.go", "CurveAllowFile": "curve_test.go"}
 	for name, c := range map[string]struct {
 		change     func(*Options)
 		key, value string
@@ -103,6 +109,15 @@ func TestRefusedOptions(t *testing.T) {
 		"heartbeat":           {func(o *Options) { o.ZMTPHeartbeat = -1 }, "zmtp_heartbeat", "-1ns"},
 		"heartbeat part":      {func(o *Options) { o.ZMTPHeartbeat = time.Microsecond }, "zmtp_heartbeat", "1µs"},
 		"timeout":             {func(o *Options) { o.ZMTPTimeout = 48 * time.Hour }, "zmtp_timeout", "48h0m0s"},
+		"connect to all":      {func(o *Options) { o.Connect, o.Endpoint = true, "tcp://*:1" }, "endpoint", "tcp://*:1"},
+		"pod not UTF-8":       {func(o *Options) { o.Topic, o.Pod = "{pod}", "\xff" }, "topic", "{pod}"},
+		"multimodal":          {func(o *Options) { o.Multimodal = "all" }, "multimodal", "all"},
+		"token offset":        {func(o *Options) { o.MMTokenIDOffset = 1 << 31 }, "mm_token_id_offset", "2147483648"},
+		"placeholder":         {func(o *Options) { o.MMPlaceholderID = 1 << 32 }, "mm_placeholder_id", "4294967296"},
+		"blocks per event":    {func(o *Options) { o.MaxBlocksPerEvent = -1 }, "max_blocks_per_event", "-1"},
+		"first seq":           {func(o *Options) { o.FirstSeq = "one" }, "first_seq", "one"},
+		"empty batches":       {func(o *Options) { o.Heartbeat = -1 }, "heartbeat", "-1ns"},
+		"entries":             {func(o *Options) { o.MaxEntries = -1 }, "max_entries", "-1"},
 		"topic placeholder":   {func(o *Options) { o.Topic = "a{podd}" }, "topic", "a{podd}"},
 		"topic brace":         {func(o *Options) { o.Topic = "a{" }, "topic", "a{"},
 		"topic pod":           {func(o *Options) { o.Topic = "{pod}" }, "pod", ""},
@@ -116,6 +131,12 @@ func TestRefusedOptions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := DefaultOptions()
 			c.change(&o)
+			was, is := reflect.ValueOf(DefaultOptions()), reflect.ValueOf(o)
+			for i := range was.NumField() {
+				if !reflect.DeepEqual(was.Field(i).Interface(), is.Field(i).Interface()) {
+					tried[was.Type().Field(i).Name] = name
+				}
+			}
 			p, err := New(o)
 			var e *Error
 			if p != nil || !errors.Is(err, ErrOption) || !errors.As(err, &e) {
@@ -128,6 +149,11 @@ func TestRefusedOptions(t *testing.T) {
 				t.Errorf("not one clean line: %q", err)
 			}
 		})
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Options]()) {
+		if tried[f.Name] == "" {
+			t.Errorf("Options.%s: no bad value is tried", f.Name)
+		}
 	}
 	if p, err := New(Options{}); p != nil || !errors.Is(err, ErrOption) {
 		t.Errorf("the zero Options: %v, %v", p, err)

@@ -30,7 +30,8 @@ type ClientOptions struct {
 	// Endpoint to connect to, tcp://HOST:PORT or ipc://PATH. Nobody needs to
 	// be there yet.
 	Endpoint string
-	// Topic is the prefix of the topics to receive; "" means all.
+	// Topic is the prefix of the topics to receive; "" means all. It is text of at most
+	// wire.MaxTopic bytes, as topics are.
 	Topic string
 	// HWM is the number of messages that may wait in this process and HWMBytes the bytes
 	// (a single message may be longer); then the connection is not read until some have
@@ -60,6 +61,9 @@ func (o ClientOptions) check() error {
 		return optionError("HWMBytes", o.HWMBytes, "at least 0")
 	case o.MaxMessage < 0:
 		return optionError("MaxMessage", o.MaxMessage, "at least 0")
+	}
+	if why := wire.BadTopic(o.Topic); why != "" {
+		return &Error{"connect", ErrOption, fmt.Sprintf("Topic %q: %s", o.Topic, why)}
 	}
 	return nil
 }

@@ -16,6 +16,9 @@ var (
 	ErrEndpoint = errors.New("bad endpoint")
 	// ErrOption: a field of the options has a value that it cannot have.
 	ErrOption = errors.New("bad option")
+	// ErrDescriptors: this process may open fewer files than ZeroMQ needs, which would
+	// end the process for want of one.
+	ErrDescriptors = errors.New("too few file descriptors")
 	// ErrFrames: a message that is not topic, sequence number and payload.
 	ErrFrames = errors.New("malformed message")
 	// ErrTimeout: no message within the time given to Receive.
@@ -33,7 +36,7 @@ var (
 // Error is an error of this package other than a Breach.
 type Error struct {
 	// Op is what was being done: "connect", "receive", "replay", "apply",
-	// "close".
+	// "close", "check".
 	Op string
 	// Err is one of the sentinels of this package or an error from below.
 	Err error

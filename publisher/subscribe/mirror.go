@@ -66,22 +66,32 @@ type Mirror struct {
 	max     int
 	stamp   uint64
 	index   *tokenIndex // of a TokenMirror; nil otherwise
+	wrong   error       // what is wrong with the mirror itself, nil if nothing is
 }
 
 // NewMirror returns an empty mirror for up to maxBlocks blocks; 0 means
-// DefaultMaxBlocks. More than 2^32-2 cannot be had.
+// DefaultMaxBlocks. More than 2^32-2 cannot be had. Of less than 0 the mirror takes
+// nothing: Apply returns ErrOption.
 func NewMirror(maxBlocks int) *Mirror {
+	var wrong error
+	if maxBlocks < 0 {
+		wrong = &Error{"apply", ErrOption, fmt.Sprintf("maxBlocks %d: want at least 0", maxBlocks)}
+	}
 	if maxBlocks <= 0 {
 		maxBlocks = DefaultMaxBlocks
 	}
-	return &Mirror{ids: map[uint64]uint32{}, byteIDs: map[string]uint32{}, blocks: make([]block, 1),
+	return &Mirror{wrong: wrong, ids: map[uint64]uint32{}, byteIDs: map[string]uint32{}, blocks: make([]block, 1),
 		places: map[place]uint{}, max: min(maxBlocks, math.MaxUint32-1)}
 }
 
 // Apply takes over the events of one batch, in order. It fails only with
-// ErrMirrorFull; what came before the block that did not fit has been applied.
+// ErrMirrorFull; what came before the block that did not fit has been applied. A mirror
+// that was made with a size that cannot be fails always, with ErrOption.
 // The events are not kept.
 func (m *Mirror) Apply(events []wire.Event) error {
+	if m.wrong != nil {
+		return m.wrong
+	}
 	for i := range events {
 		e := &events[i]
 		switch {

@@ -6,6 +6,7 @@ package subscribe
 import (
 	"errors"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -17,10 +18,22 @@ import (
 // ZeroMQ says of them names an option of its own, and some it takes.
 func TestOptionsAreChecked(t *testing.T) {
 	good := ClientOptions{Endpoint: "ipc:///nobody"}
+	goodFollower := FollowerOptions{Client: good, Replay: "ipc:///nobody-either"}
+	// A new field fails the test until a value of it is tried.
+	tried := map[string]bool{}
+	note := func(was, is any) {
+		before, after := reflect.ValueOf(was), reflect.ValueOf(is)
+		for i := range before.NumField() {
+			if !before.Field(i).Equal(after.Field(i)) {
+				tried[before.Type().Field(i).Name] = true
+			}
+		}
+	}
 	client := func(change func(*ClientOptions)) func() error {
 		return func() error {
 			o := good
 			change(&o)
+			note(good, o)
 			c, err := Connect(o)
 			if err == nil {
 				c.Close()
@@ -30,8 +43,10 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 	follower := func(change func(*FollowerOptions)) func() error {
 		return func() error {
-			o := FollowerOptions{Client: good, Replay: "ipc:///nobody-either"}
+			o := goodFollower
 			change(&o)
+			note(goodFollower, o)
+			note(good, o.Client)
 			f, err := Follow(o)
 			if err == nil {
 				f.Close()
@@ -61,6 +76,8 @@ func TestOptionsAreChecked(t *testing.T) {
 		"held bytes below 0":  {follower(func(o *FollowerOptions) { o.MaxHeldBytes = -5 }), "MaxHeldBytes -5: want at least 0"},
 		"server key alone":    {client(func(o *ClientOptions) { o.CurveServerKeyFile = "/x" }), `CurveServerKeyFile "/x": there is no CurveSecretKeyFile`},
 		"secret key alone":    {follower(func(o *FollowerOptions) { o.Client.CurveSecretKeyFile = "/x" }), `CurveSecretKeyFile "/x": there is no CurveServerKeyFile`},
+		"topic too long":      {client(func(o *ClientOptions) { o.Topic = strings.Repeat("t", 256) }), `: 256 bytes, want at most 255`},
+		"topic not text":      {follower(func(o *FollowerOptions) { o.Client.Topic = "\xff" }), `Topic "\xff": not UTF-8`},
 		"before the endpoint": {client(func(o *ClientOptions) { o.Endpoint, o.HWM = "tcp://", -1 }), "HWM -1"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -76,6 +93,13 @@ func TestOptionsAreChecked(t *testing.T) {
 				t.Errorf("got %v, want %s", err, c.want)
 			}
 		})
+	}
+	for _, o := range []any{good, goodFollower} {
+		for _, f := range reflect.VisibleFields(reflect.TypeOf(o)) {
+			if !tried[f.Name] && f.Name != "Replay" { // endpoints have a test of their own
+				t.Errorf("%T.%s: no value is tried", o, f.Name)
+			}
+		}
 	}
 }
 

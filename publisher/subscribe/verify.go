@@ -30,6 +30,17 @@ type VerifierOptions struct {
 	MaxBlocks int
 }
 
+// check returns ErrOption for what no verifier can be.
+func (o VerifierOptions) check() error {
+	switch {
+	case o.MaxBlocks < 0:
+		return &Error{"check", ErrOption, fmt.Sprintf("MaxBlocks %d: want at least 0", o.MaxBlocks)}
+	case o.HasForm && o.Form > event.Bytes:
+		return &Error{"check", ErrOption, fmt.Sprintf("Form %d: want one of package event", o.Form)}
+	}
+	return nil
+}
+
 // Report is what a Verifier has seen.
 type Report struct {
 	// FirstSeq and LastSeq are the first batch number since the start or the
@@ -69,6 +80,7 @@ type Verifier struct {
 	given  VerifierOptions
 	report Report
 	breach *Breach
+	wrong  error // what is wrong with the options, nil if nothing is
 
 	// joining: the next batch may have any number. afterSnapshot: so may the first
 	// ordinary one after a snapshot, which continues what is known.
@@ -86,9 +98,10 @@ type Verifier struct {
 	hash []byte // input of one SHA-256
 }
 
-// NewVerifier returns a verifier that has seen nothing.
+// NewVerifier returns a verifier that has seen nothing. One with options that cannot be
+// checks nothing: Check and CheckSnapshot return ErrOption.
 func NewVerifier(o VerifierOptions) *Verifier {
-	v := &Verifier{mirror: NewMirror(o.MaxBlocks), given: o, joining: true}
+	v := &Verifier{mirror: NewMirror(o.MaxBlocks), given: o, joining: true, wrong: o.check()}
 	v.newLife()
 	v.report.Lives = 0
 	return v
@@ -118,6 +131,9 @@ func (v *Verifier) Report() Report {
 // more blocks are announced than it may hold. What came before the bad place has
 // been applied to the mirror. The batch is not kept.
 func (v *Verifier) Check(seq uint64, b *wire.Batch) error {
+	if v.wrong != nil {
+		return v.wrong
+	}
 	if v.breach != nil {
 		return v.breach
 	}
@@ -134,6 +150,9 @@ func (v *Verifier) Check(seq uint64, b *wire.Batch) error {
 // begins with a clear, and a life that is joined there; the others only store. The
 // next batch of Check may have any number.
 func (v *Verifier) CheckSnapshot(seq uint64, b *wire.Batch) error {
+	if v.wrong != nil {
+		return v.wrong
+	}
 	if v.breach != nil {
 		return v.breach
 	}

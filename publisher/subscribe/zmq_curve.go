@@ -9,6 +9,7 @@ import (
 	zmq "github.com/pebbe/zmq4"
 
 	"github.com/kvcast/kvcast/publisher/internal/curvekey"
+	"github.com/kvcast/kvcast/publisher/internal/descriptors"
 )
 
 // mechanismMismatch is what ZeroMQ's monitor says when one side speaks CURVE and
@@ -64,6 +65,9 @@ func loadCurve(o *ClientOptions) (*curve, error) {
 func (c *curve) begin() (err error) {
 	if c == nil {
 		return nil
+	}
+	if why := descriptors.Short(); why != "" {
+		return &Error{"connect", ErrDescriptors, why}
 	}
 	if c.ctx, err = zmq.NewContext(); err != nil {
 		return err
