@@ -249,6 +249,9 @@ bool Lasting(Result result) {
     case kErrorInvalidPc:
     case kErrorLaunchFailed:
     case kErrorMpsClientTerminated:
+    case kErrorContained:
+    case kErrorTensorMemoryLeak:
+    case kErrorExternalDevice:
       return true;
     default:
       return false;

@@ -38,6 +38,7 @@ inline constexpr Result kErrorInvalidContext = 201;
 inline constexpr Result kErrorNoBinaryForGpu = 209;
 inline constexpr Result kErrorUncorrectableEcc = 214;
 inline constexpr Result kErrorNvlinkUncorrectable = 220;
+inline constexpr Result kErrorContained = 226;
 inline constexpr Result kErrorUnsupportedPtxVersion = 222;
 inline constexpr Result kErrorOperatingSystem = 304;
 inline constexpr Result kErrorInvalidHandle = 400;
@@ -53,16 +54,18 @@ inline constexpr Result kErrorMisalignedAddress = 716;
 inline constexpr Result kErrorInvalidAddressSpace = 717;
 inline constexpr Result kErrorInvalidPc = 718;
 inline constexpr Result kErrorLaunchFailed = 719;
+inline constexpr Result kErrorTensorMemoryLeak = 721;
 inline constexpr Result kErrorNotPermitted = 800;
 inline constexpr Result kErrorNotSupported = 801;
 inline constexpr Result kErrorSystemNotReady = 802;
 inline constexpr Result kErrorSystemDriverMismatch = 803;
 inline constexpr Result kErrorCompatNotSupported = 804;
-inline constexpr Result kErrorMpsClientTerminated = 809;
+inline constexpr Result kErrorMpsClientTerminated = 810;
 inline constexpr Result kErrorStreamCaptureUnsupported = 900;
 inline constexpr Result kErrorStreamCaptureInvalidated = 901;
 inline constexpr Result kErrorStreamCaptureImplicit = 906;
 inline constexpr Result kErrorCapturedEvent = 907;
+inline constexpr Result kErrorExternalDevice = 911;
 inline constexpr Result kErrorUnknown = 999;
 
 // CUdevice_attribute.

@@ -166,6 +166,11 @@ static_assert(kErrorLaunchFailed == CUDA_ERROR_LAUNCH_FAILED);
 static_assert(kErrorUncorrectableEcc == CUDA_ERROR_ECC_UNCORRECTABLE);
 static_assert(kErrorNvlinkUncorrectable == CUDA_ERROR_NVLINK_UNCORRECTABLE);
 static_assert(kErrorMpsClientTerminated == CUDA_ERROR_MPS_CLIENT_TERMINATED);
+static_assert(kErrorExternalDevice == CUDA_ERROR_EXTERNAL_DEVICE);
+#if CUDA_VERSION >= 13000
+static_assert(kErrorContained == CUDA_ERROR_CONTAINED);
+static_assert(kErrorTensorMemoryLeak == CUDA_ERROR_TENSOR_MEMORY_LEAK);
+#endif
 static_assert(kErrorNotPermitted == CUDA_ERROR_NOT_PERMITTED);
 static_assert(kErrorNotSupported == CUDA_ERROR_NOT_SUPPORTED);
 static_assert(kErrorSystemNotReady == CUDA_ERROR_SYSTEM_NOT_READY);
