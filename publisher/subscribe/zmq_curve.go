@@ -67,7 +67,7 @@ func (c *curve) begin() (err error) {
 		return nil
 	}
 	if why := descriptors.Short(); why != "" {
-		return &Error{"connect", ErrDescriptors, why}
+		return fmt.Errorf("%w: %s", ErrDescriptors, why)
 	}
 	if c.ctx, err = zmq.NewContext(); err != nil {
 		return err
