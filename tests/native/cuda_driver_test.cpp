@@ -64,6 +64,11 @@ TEST(Driver, Opens) {
   EXPECT_EQ(Probe("current", "devices=2", "open").text, "opened version=13000 devices=2 batch=1\n");
 }
 
+TEST(Driver, OpensUnderItsSecondName) {
+  if (RealDriver()) GTEST_SKIP() << "this machine has an NVIDIA driver under the first name";
+  EXPECT_EQ(Probe("unversioned", "", "open").text, "opened version=13000 devices=1 batch=1\n");
+}
+
 TEST(Driver, EntriesAreAskedForAtTheVersionOfOurPrototypes) {
   // 13.0 has a cuMemcpyBatchAsync with other parameters, 12.7 has none.
   EXPECT_EQ(Probe("current", "driver_version=12080", "open").text,

@@ -137,7 +137,15 @@ TEST_F(CudaManager, Conforms) {
     Restart();
     Backend backend = CudaBackend();
     if (seed % 2 == 0) backend.page_bytes = 4100;  // no multiple of 16
+    // Nothing waits for a whole device, not even a manager that ends: the test does, when it reads.
+    uint64_t reads = 0;
+    backend.read = [&reads](uint64_t address, uint64_t count) {
+      ++reads;
+      return ReadDevice(address, count);
+    };
     EXPECT_EQ(Conformance(backend, seed).Run(), "") << "seed " << seed;
+    EXPECT_GT(reads, 0u);
+    EXPECT_EQ(fakecuda_calls("cuCtxSynchronize"), reads);
   }
 }
 
@@ -197,6 +205,9 @@ TEST_F(CudaManager, KeepingTheBooksMakesNoDriverCall) {
   EXPECT_EQ(fakecuda_calls(nullptr), 0u);
   EXPECT_EQ(Release(Sequence(stream, 100)), KVC_OK);
   EXPECT_GT(fakecuda_calls("cuEventRecord"), 0u) << "a fence is the device's";
+  for (const char* wait : {"cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize"}) {
+    EXPECT_EQ(fakecuda_calls(wait), 0u) << wait;
+  }
 }
 
 TEST_F(CudaManager, WorksOnTheCallersStream) {
