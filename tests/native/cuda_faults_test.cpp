@@ -250,7 +250,8 @@ class CudaFaults : public CudaTest {
     }
     std::printf("code %d%s: %llu failures, %llu told\n", code, loss ? ", lost" : "",
                 static_cast<unsigned long long>(struck), static_cast<unsigned long long>(told_));
-    EXPECT_GE(struck, call == nullptr ? 200 / stride : 2);
+    // How many events are needed at once depends on how fast the device is: one at least.
+    EXPECT_GE(struck, call == nullptr ? 200 / stride : 1);
     if (call == nullptr) {
       EXPECT_GT(told_, 20 / kStride);
     }
