@@ -124,7 +124,7 @@ func (m *maker) batches(encoding wire.Encoding, minimal bool) (all [][]event.Eve
 	}
 	cut()
 	// Tokens, and the counts of blocks and tokens.
-	for _, token := range borders(math.MaxInt32) {
+	for _, token := range borders(math.MaxUint32) { // all that a token may be
 		stored(func(e *event.BlockStored) { e.Tokens[0] = uint32(token) })
 	}
 	for _, n := range []int{7, 8, 15, 16, 17} {

@@ -49,15 +49,15 @@ for blocks in follow(os.environ["LIVE"], os.environ["PAST"]):
 `
 
 // The subscriber that docs/wire.md shows comes late to a publisher that keeps
-// four batches, sees it end and begin anew, marks of that included, and each time comes to know exactly
-// what can be reused.
+// four batches, misses some live, sees the publisher end and begin anew, marks of that
+// included, and each time comes to know exactly what can be reused.
 func TestSubscriberInTheDocs(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "subscriber.py")
 	if err := os.WriteFile(program, []byte(shown(t)+tells), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	base, past := freeEndpoints(t)
-	w := newWorker(t, 0, base, past)
+	w, live := newWorker(t, 0, base, past), newLine(t, base)
 	w.options.BufferSteps, w.options.RestartMark = 4, true
 	p := newPrompts(t, 1)
 	serve := func(n int) {
@@ -69,7 +69,7 @@ func TestSubscriberInTheDocs(t *testing.T) {
 	w.start(0)
 	serve(60)
 
-	h := startHelper(t, program, "LIVE="+base, "PAST="+past)
+	h := startHelper(t, program, "LIVE="+live.endpoint, "PAST="+past)
 	knows, over := make(chan []int64), make(chan struct{})
 	defer close(over)
 	go func() {
@@ -87,13 +87,16 @@ func TestSubscriberInTheDocs(t *testing.T) {
 			}
 		}
 	}()
-	// A subscriber learns something only from a message, so there is always one
+	// A subscriber learns something only from a message: with more there is always one
 	// more until it is in step.
-	inStep := func(when string) {
+	inStep := func(when string, more bool) {
 		t.Helper()
 		late := time.After(deadline)
 		again := time.NewTicker(50 * time.Millisecond)
 		defer again.Stop()
+		if !more {
+			again.Stop()
+		}
 		for {
 			want := w.resident()
 			select {
@@ -112,13 +115,47 @@ func TestSubscriberInTheDocs(t *testing.T) {
 			}
 		}
 	}
-	inStep("late")
+	inStep("late", true)
 	serve(60)
-	inStep("live")
+	inStep("live", true)
+
+	// What is missed is not announced again: the number of the next message alone tells.
+	// (A prompt may bring nothing new.)
+	serveSomething := func() {
+		t.Helper()
+		next := w.pub.Stats().NextSeq
+		live.wait(next - 1)
+		for w.pub.Stats().NextSeq == next {
+			serve(1)
+		}
+		live.wait(w.pub.Stats().NextSeq - 1)
+	}
+	missed := 0
+	for attempt := 0; missed == 0; attempt++ {
+		if attempt == 100 {
+			t.Fatal("nothing of what was lost stayed in the cache")
+		}
+		before := w.resident()
+		live.wait(w.pub.Stats().NextSeq - 1)
+		live.losing.Store(true)
+		serveSomething()
+		live.losing.Store(false)
+		lost := w.resident()
+		serveSomething()
+		still := w.resident()
+		for _, hash := range lost {
+			if !slices.Contains(before, hash) && slices.Contains(still, hash) {
+				missed++
+			}
+		}
+	}
+	t.Logf("%d messages were lost, with them %d blocks", live.lost.Load(), missed)
+	inStep("behind a loss", false)
+
 	w.kill()
 	w.start(0)
 	serve(20)
-	inStep("in the next life")
+	inStep("in the next life", true)
 	w.kill()
 }
 
