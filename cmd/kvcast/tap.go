@@ -55,11 +55,12 @@ func newTap(std streams) *cobra.Command {
 			"does not answer, three times for 5 s, batches wait and --idle-exit does too.\n\n" +
 			"A frame may have 32 MiB; a longer one ends the connection and the run. The decoded\n" +
 			"parts of a batch may take 4 MiB and 12 bytes per byte of the payload, at most\n" +
-			"256 MiB; a larger batch cannot be read. A mirror holds 8,388,608 blocks. The number\n" +
-			"of frames in a message is not bounded: tap an engine that is not trusted under a\n" +
-			"memory limit.\n\n" +
+			"256 MiB; a larger batch cannot be read. A mirror holds 8,388,608 blocks. What waits\n" +
+			"to be decoded is bounded too, whatever an engine sends. A name of a host means IPv4\n" +
+			"addresses.\n\n" +
 			"With --curve-server-key-file and --curve-secret-key-file stream and replays are\n" +
-			"encrypted (CURVE). A publisher that does not have our key on its list ends the run;\n" +
+			"encrypted (CURVE); the number of frames in a message is then not bounded for whoever\n" +
+			"has the publisher's key. A publisher that does not have our key on its list ends the run;\n" +
 			"one with another key than the file says looks as if it were not there.",
 		Args: exactArgs("ENDPOINT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -225,6 +226,8 @@ type tapper struct {
 
 	totals tapTotals
 	last   lastBatch
+	// short: it was told that there is no descriptor for a connection.
+	short bool
 }
 
 // tapTotals is what has been received; the JSON names are part of the command
@@ -276,10 +279,16 @@ func (t *tapper) run(ctx context.Context, follower *subscribe.Follower) error {
 				return err
 			}
 			continue
+		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE):
+			if err := t.noDescriptor(err); err != nil {
+				return err
+			}
+			continue
 		case err != nil:
 			return err
 		}
 		last = time.Now()
+		t.short = false
 		if err := t.take(item); err != nil {
 			return err
 		}
@@ -298,6 +307,16 @@ func (t *tapper) unanswered(s subscribe.FollowerStats) error {
 	}
 	t.totals.FailedReplays = s.Failed
 	return t.printNote("replay", "failed: "+s.LastFailure)
+}
+
+// noDescriptor tells once that the connection cannot be made anew for now: it is tried
+// again, which may fail so often until something comes.
+func (t *tapper) noDescriptor(err error) error {
+	if t.short {
+		return nil
+	}
+	t.short = true
+	return t.printNote("connect", "failed: "+err.Error())
 }
 
 // malformed deals with a message that cannot be read.

@@ -23,22 +23,25 @@ const (
 	// DefaultMaxMessage is the longest frame taken from a publisher: the
 	// longest payload that the decoder accepts unless told otherwise.
 	DefaultMaxMessage = 32 << 20
+	// mostMessage keeps sums of a message's frames within an int.
+	mostMessage = 1 << 30
 )
 
 // ClientOptions configures a Client.
 type ClientOptions struct {
-	// Endpoint to connect to, tcp://HOST:PORT or ipc://PATH. Nobody needs to
-	// be there yet.
+	// Endpoint to connect to, tcp://HOST:PORT or ipc://PATH. HOST is an IPv4 address,
+	// an IPv6 address in brackets, or a name, of which only IPv4 addresses are used.
+	// Nobody needs to be there yet.
 	Endpoint string
 	// Topic is the prefix of the topics to receive; "" means all. It is text of at most
 	// wire.MaxTopic bytes, as topics are.
 	Topic string
 	// HWM is the number of messages that may wait in this process and HWMBytes the bytes
-	// (a single message may be longer); then the connection is not read until some have
+	// with what holds them (a single message may be longer); then the connection is not read until some have
 	// been taken, so that the rest waits in the network and at the publisher, which drops
 	// what is beyond its own bound. With CURVE it is read on, and what comes meanwhile is
-	// dropped here. MaxMessage is the longest frame in bytes; a longer one ends the
-	// connection for good. 0 means DefaultHWM, DefaultHWMBytes and DefaultMaxMessage.
+	// dropped here. MaxMessage is the longest frame in bytes, at most 1 GiB; a longer one
+	// ends the connection for good. 0 means DefaultHWM, DefaultHWMBytes and DefaultMaxMessage.
 	// No publisher makes this process hold more than HWMBytes and three times MaxMessage,
 	// unless it has the key of CurveServerKeyFile: ZeroMQ has no bound for the number of
 	// frames in a message.
@@ -59,8 +62,8 @@ func (o ClientOptions) check() error {
 		return optionError("HWM", o.HWM, fmt.Sprintf("0 to %d", math.MaxInt32))
 	case o.HWMBytes < 0:
 		return optionError("HWMBytes", o.HWMBytes, "at least 0")
-	case o.MaxMessage < 0:
-		return optionError("MaxMessage", o.MaxMessage, "at least 0")
+	case o.MaxMessage < 0 || o.MaxMessage > mostMessage:
+		return optionError("MaxMessage", o.MaxMessage, fmt.Sprintf("0 to %d", mostMessage))
 	}
 	if why := wire.BadTopic(o.Topic); why != "" {
 		return &Error{"connect", ErrOption, fmt.Sprintf("Topic %q: %s", o.Topic, why)}
@@ -129,7 +132,8 @@ func Connect(o ClientOptions) (*Client, error) {
 // stays usable after both, and after an error of the system, such as that there is no
 // descriptor left for a new connection: it tries again. ErrProtocol says that the publisher
 // has been given up, because of a frame beyond MaxMessage or because it speaks no ZMTP 3,
-// and ErrRefused that the publisher does not let us in; no message will come any more.
+// and ErrRefused that the publisher does not let us in; all that it sent before has been
+// returned, and no message will come any more.
 // A publisher with another key than CurveServerKeyFile says looks as if it were
 // not there.
 func (c *Client) Receive(wait time.Duration) (*Message, error) {
@@ -184,10 +188,12 @@ func (c *Client) poll() (*Message, error) {
 	return &Message{Topic: string(m.frames[0]), Seq: seq, Payload: m.frames[2], connection: m.connection}, nil
 }
 
-// idle tells a quiet publisher from one that has been given up.
+// idle tells a quiet publisher from one that has been given up and of which nothing
+// waits.
 func (c *Client) idle() error {
-	if c.watch(); c.down != nil {
-		return c.down
+	c.watch()
+	if err := c.over(); err != nil {
+		return err
 	}
 	return &Error{"receive", ErrTimeout, ""}
 }

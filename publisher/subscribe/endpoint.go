@@ -33,6 +33,8 @@ func checkEndpoint(op, text string) (source, error) {
 		return bad("no scheme; want tcp:// or ipc://")
 	case scheme == "ipc" && (rest == "" || rest == "*"):
 		return bad("no path")
+	case scheme == "ipc" && rest == "@":
+		return bad("no name")
 	case scheme == "ipc" && len(rest) > maxPath:
 		return bad(fmt.Sprintf("a path of more than %d bytes", maxPath))
 	case scheme == "ipc":
@@ -52,9 +54,9 @@ func checkEndpoint(op, text string) (source, error) {
 	case port == 0 || port > 65535:
 		return bad("the port must be 1 to 65535")
 	}
-	tcp := func(host string, ipv6 bool) (source, error) {
+	tcp := func(network, host string) (source, error) {
 		address := net.JoinHostPort(host, strconv.FormatUint(port, 10))
-		return source{network: "tcp", address: address, endpoint: text, ipv6: ipv6}, nil
+		return source{network: network, address: address, endpoint: text, ipv6: network == "tcp"}, nil
 	}
 	if inner, ok := strings.CutPrefix(host, "["); ok {
 		inner, closed := strings.CutSuffix(inner, "]")
@@ -62,10 +64,10 @@ func checkEndpoint(op, text string) (source, error) {
 		if !closed || err != nil || !addr.Is6() {
 			return bad("no IPv6 address in the brackets")
 		}
-		if addr.IsUnspecified() {
+		if addr.Unmap().WithZone("").IsUnspecified() {
 			return bad("an address of all interfaces cannot be connected to")
 		}
-		return tcp(inner, true)
+		return tcp("tcp", inner)
 	}
 	if addr, err := netip.ParseAddr(host); host == "*" || err == nil && addr.IsUnspecified() {
 		return bad("an address of all interfaces cannot be connected to")
@@ -73,10 +75,32 @@ func checkEndpoint(op, text string) (source, error) {
 	if host == "" {
 		return bad("no host")
 	}
-	if strings.ContainsAny(host, ":/;@ ") {
+	if _, err := netip.ParseAddr(host); (err != nil || strings.Contains(host, ":")) && !isName(host) {
 		return bad("bad host")
 	}
-	return tcp(host, false)
+	// A name has IPv4 addresses only, as it has for ZeroMQ, which connects with CURVE.
+	return tcp("tcp4", host)
+}
+
+// isName tells whether something can be the name of a host. What consists of digits and
+// dots is an address, or none.
+func isName(host string) bool {
+	labels := strings.Split(strings.TrimSuffix(host, "."), ".")
+	letter := false
+	for _, label := range labels {
+		if label == "" || len(label) > 63 {
+			return false
+		}
+		for _, c := range []byte(label) {
+			switch {
+			case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c == '-', c == '_':
+				letter = true
+			case c < '0' || c > '9':
+				return false
+			}
+		}
+	}
+	return letter && len(host) <= 254
 }
 
 // sameEndpoint tells whether two endpoints are one under whatever spelling. Names of

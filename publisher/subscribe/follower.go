@@ -160,7 +160,7 @@ func Follow(o FollowerOptions) (*Follower, error) {
 		replayer: replayer{source: server, wake: client.inbox.wake},
 		tracker:  newTracker(l, o.Client.Topic, o.Replay != "", now),
 	}
-	// An endpoint that ZeroMQ does not take is an error here, not later.
+	// What keeps the first request from being made is an error here, not later.
 	if err := f.request(now); err != nil {
 		f.Close()
 		return nil, err
@@ -205,7 +205,8 @@ func (f *Follower) Next(wait time.Duration) (Item, error) {
 		left := end.Sub(now)
 		if left <= 0 {
 			// What is still to come may come from the replay server.
-			if err := f.client.idle(); !f.tracker.busy() || errors.Is(err, ErrRefused) {
+			err := f.client.idle()
+			if !f.tracker.busy() || errors.Is(err, ErrRefused) && f.connections == 0 {
 				return Item{}, err
 			}
 			return Item{}, &Error{"receive", ErrTimeout, ""}
@@ -277,10 +278,8 @@ func (f *Follower) read(now time.Time) (progress bool, err error) {
 	}
 	m, err := f.replayer.read()
 	switch {
-	case errors.Is(err, ErrFrames):
-		f.tracker.failed(now, err.Error())
 	case err != nil:
-		return progress, err
+		f.tracker.failed(now, err.Error())
 	case m == nil:
 		return progress, nil
 	case m.Seq == wire.EndSeq:

@@ -127,7 +127,7 @@ func TestQueueIsBounded(t *testing.T) {
 			waiting := func() int {
 				client.inbox.mu.Lock()
 				defer client.inbox.mu.Unlock()
-				return len(client.inbox.queue)
+				return client.inbox.state.left
 			}
 			for next := range uint64(sent) {
 				for end := time.Now().Add(deadline); waiting() < min(c.want, sent-int(next)); time.Sleep(time.Millisecond) {

@@ -20,13 +20,33 @@ type received struct {
 	connection int
 }
 
+const (
+	// The runtime rounds up what it allocates, by a seventh at most and in small steps up
+	// to smallFrame, in whole pages beyond.
+	smallFrame    = 32 << 10
+	frameOverhead = 16
+	framePage     = 8 << 10
+)
+
 // size is what it takes while it waits, in bytes.
 func (m *received) size() int {
 	n := heldOverhead
 	for _, frame := range m.frames {
-		n += len(frame)
+		switch c := cap(frame); {
+		case c > smallFrame:
+			n += (c + framePage - 1) / framePage * framePage
+		case c > 0:
+			n += c + c/7 + frameOverhead
+		}
 	}
 	return n
+}
+
+// waiting is a message in a queue. Each has its own memory, so that what was handed
+// out takes none.
+type waiting struct {
+	received
+	next *waiting
 }
 
 // state is what is known of a connection.
@@ -42,6 +62,16 @@ type state struct {
 	trouble error
 	// dropped counts messages for which there was no room.
 	dropped uint64
+	// left is how many messages wait. All that came before down are among them.
+	left int
+}
+
+// over returns why no message will come any more, once none waits, else nil.
+func (s *state) over() error {
+	if s.left > 0 {
+		return nil
+	}
+	return s.down
 }
 
 // inbox is where a source puts what it receives. Any goroutine may use it.
@@ -53,8 +83,9 @@ type inbox struct {
 
 	mu     sync.Mutex
 	room   sync.Cond // of those that wait in put
-	queue  []received
-	size   int // bytes that wait
+	first  *waiting
+	last   *waiting // if first is not nil
+	size   int      // bytes that wait
 	closed bool
 	state  state
 }
@@ -66,7 +97,8 @@ func newInbox(wake chan struct{}, messages, bytes int) *inbox {
 }
 
 func (b *inbox) full() bool {
-	return len(b.queue) >= max(b.messages, 1) || len(b.queue) > 0 && b.size >= b.bytes
+	n := b.state.left
+	return n >= max(b.messages, 1) || n > 0 && b.size >= b.bytes
 }
 
 // put waits until there is room for a message; false if there never will be.
@@ -99,7 +131,14 @@ func (b *inbox) offer(m *received) bool {
 }
 
 func (b *inbox) add(m *received) {
-	b.queue = append(b.queue, *m)
+	w := &waiting{received: *m}
+	if b.first == nil {
+		b.first = w
+	} else {
+		b.last.next = w
+	}
+	b.last = w
+	b.state.left++
 	b.size += m.size()
 }
 
@@ -107,13 +146,12 @@ func (b *inbox) add(m *received) {
 func (b *inbox) take(m *received) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.queue) == 0 {
+	w := b.first
+	if w == nil {
 		return false
 	}
-	*m, b.queue[0] = b.queue[0], received{}
-	if b.queue = b.queue[1:]; len(b.queue) == 0 {
-		b.queue = nil
-	}
+	*m, b.first = w.received, w.next
+	b.state.left--
 	b.size -= m.size()
 	b.room.Signal()
 	return true
@@ -147,7 +185,7 @@ func (b *inbox) close() {
 // drop forgets what waits.
 func (b *inbox) drop() {
 	b.mu.Lock()
-	b.queue, b.size = nil, 0
+	b.first, b.last, b.size, b.state.left = nil, nil, 0, 0
 	b.mu.Unlock()
 }
 

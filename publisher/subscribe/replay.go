@@ -4,6 +4,8 @@
 package subscribe
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 
 	"github.com/kvcast/kvcast/publisher/wire"
@@ -65,12 +67,16 @@ func (r *replayer) drop() error {
 	return end()
 }
 
-// read returns the next batch of the answer, nil if there is none yet, or
-// ErrFrames for what belongs to no answer. The end is a message with EndSeq.
+// read returns the next batch of the answer, nil if there is none yet,
+// ErrFrames for what belongs to no answer, or why there will be no more of it. The end is
+// a message with EndSeq.
 func (r *replayer) read() (*Message, error) {
 	var got received
-	if r.inbox == nil || !r.inbox.take(&got) {
+	if r.inbox == nil {
 		return nil, nil
+	}
+	if !r.inbox.take(&got) {
+		return nil, r.broken()
 	}
 	if got.dropped {
 		return nil, &Error{"replay", ErrFrames, fmt.Sprintf("more than %d bytes", r.source.limit+maxOther)}
@@ -96,4 +102,15 @@ func (r *replayer) read() (*Message, error) {
 	}
 	m.legacy = n == legacyFrames
 	return m, nil
+}
+
+// broken returns why no answer will come, or not by itself soon, else nil.
+func (r *replayer) broken() error {
+	s := r.inbox.look()
+	err := cmp.Or(s.over(), s.trouble)
+	var e *Error
+	if errors.As(err, &e) {
+		return &Error{"replay", e.Err, e.Detail}
+	}
+	return err
 }

@@ -119,7 +119,7 @@ func (s source) verdict(err error) error {
 		return &Error{"receive", ErrRefused, oneSided}
 	case errors.As(err, &mechanism):
 		return &Error{"receive", ErrRefused, fmt.Sprintf("it wants the mechanism %.20q", mechanism.Mechanism)}
-	case errors.As(err, &refused):
+	case errors.As(err, &refused) && refused.Reason != zmtp.Temporary:
 		return &Error{"receive", ErrRefused, fmt.Sprintf("it says %.20q", refused.Reason)}
 	}
 	return nil

@@ -184,7 +184,7 @@ func (z *zmqSource) run() error {
 
 // giveUp says that ZeroMQ does not connect again.
 func (z *zmqSource) giveUp() {
-	why := &Error{"receive", ErrProtocol, fmt.Sprintf("frames may have %d bytes", z.limit)}
+	why := &Error{"receive", ErrProtocol, fmt.Sprintf("no ZMTP 3 with CURVE, or a frame of more than %d bytes", z.limit)}
 	if z.refused != "" {
 		why = &Error{"receive", ErrRefused, z.refused}
 	}

@@ -216,37 +216,65 @@ func TestClientReconnects(t *testing.T) {
 
 func TestConnectRefuses(t *testing.T) {
 	for endpoint, want := range map[string]string{
-		"":                       "no scheme; want tcp:// or ipc://",
-		"localhost:5557":         "no scheme; want tcp:// or ipc://",
-		"TCP://h:1":              "unknown scheme; want tcp:// or ipc:// in lower case",
-		"udp://h:1":              "unknown scheme; want tcp:// or ipc:// in lower case",
-		"inproc://x":             "unknown scheme; want tcp:// or ipc:// in lower case",
-		"ipc://":                 "no path",
-		"ipc://*":                "no path",
-		"ipc://a\nb":             "control characters",
-		"tcp://h":                "no port",
-		"tcp://[::1]":            "no port",
-		"tcp://:1":               "no host",
-		"tcp://h:":               "the port is not a number",
-		"tcp://h:5x":             "the port is not a number",
-		"tcp://h:+5":             "the port is not a number",
-		"tcp://h:*":              "the port is not a number",
-		"tcp://h:0":              "the port must be 1 to 65535",
-		"tcp://h:65536":          "the port must be 1 to 65535",
-		"tcp://*:5557":           "an address of all interfaces cannot be connected to",
-		"tcp://0.0.0.0:5557":     "an address of all interfaces cannot be connected to",
-		"tcp://[::]:5557":        "an address of all interfaces cannot be connected to",
-		"tcp://[1.2.3.4]:5557":   "no IPv6 address in the brackets",
-		"tcp://[::1:5557":        "no IPv6 address in the brackets",
-		"tcp://::1:5557":         "bad host",
-		"tcp://a;b:5557":         "bad host",
-		"ipc://" + longPath(200): "",
+		"":                     "no scheme; want tcp:// or ipc://",
+		"localhost:5557":       "no scheme; want tcp:// or ipc://",
+		"TCP://h:1":            "unknown scheme; want tcp:// or ipc:// in lower case",
+		"udp://h:1":            "unknown scheme; want tcp:// or ipc:// in lower case",
+		"inproc://x":           "unknown scheme; want tcp:// or ipc:// in lower case",
+		"ipc://":               "no path",
+		"ipc://*":              "no path",
+		"ipc://a\nb":           "control characters",
+		"tcp://h":              "no port",
+		"tcp://[::1]":          "no port",
+		"tcp://:1":             "no host",
+		"tcp://h:":             "the port is not a number",
+		"tcp://h:5x":           "the port is not a number",
+		"tcp://h:+5":           "the port is not a number",
+		"tcp://h:*":            "the port is not a number",
+		"tcp://h:0":            "the port must be 1 to 65535",
+		"tcp://h:65536":        "the port must be 1 to 65535",
+		"tcp://*:5557":         "an address of all interfaces cannot be connected to",
+		"tcp://0.0.0.0:5557":   "an address of all interfaces cannot be connected to",
+		"tcp://[::]:5557":      "an address of all interfaces cannot be connected to",
+		"tcp://[1.2.3.4]:5557": "no IPv6 address in the brackets",
+		"tcp://[::1:5557":      "no IPv6 address in the brackets",
+		"tcp://::1:5557":       "bad host",
+		"tcp://a;b:5557":       "bad host",
+		"tcp://%:5557":         "bad host",
+		"tcp://a..b:5557":      "bad host",
+		"tcp://.:5557":         "bad host",
+		"tcp://0:5557":         "bad host",
+		"tcp://1.2.3:5557":     "bad host",
+		"tcp://1.2.3.400:5557": "bad host",
+		"tcp://\u00e9:5557":    "bad host",
+		"tcp://" + strings.Repeat("a", 64) + ":5557": "bad host",
+		"tcp://[::ffff:0.0.0.0]:5557":                "an address of all interfaces cannot be connected to",
+		"ipc://@":                                    "no name",
+		"ipc://" + longPath(200):                     "",
 	} {
 		_, err := Connect(ClientOptions{Endpoint: endpoint})
 		if !errors.Is(err, ErrEndpoint) {
 			t.Errorf("%q: got %v, want ErrEndpoint", endpoint, err)
 		} else if !strings.HasSuffix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v, want ...%s", endpoint, err, want)
+		}
+	}
+}
+
+// A name means IPv4 addresses, with CURVE as without; in brackets is an IPv6 address.
+func TestEndpointFamilies(t *testing.T) {
+	for endpoint, want := range map[string]source{
+		"tcp://localhost:05557":         {network: "tcp4", address: "localhost:5557"},
+		"tcp://Kv_1.kv-cast.example.:1": {network: "tcp4", address: "Kv_1.kv-cast.example.:1"},
+		"tcp://10.0.0.7:1":              {network: "tcp4", address: "10.0.0.7:1"},
+		"tcp://[::1]:1":                 {network: "tcp", address: "[::1]:1", ipv6: true},
+		"tcp://[::ffff:10.0.0.7]:1":     {network: "tcp", address: "[::ffff:10.0.0.7]:1", ipv6: true},
+		"tcp://[fe80::1%eth0]:1":        {network: "tcp", address: "[fe80::1%eth0]:1", ipv6: true},
+		"ipc://@kv":                     {network: "unix", address: "@kv"},
+	} {
+		got, err := checkEndpoint("connect", endpoint)
+		if err != nil || got.network != want.network || got.address != want.address || got.ipv6 != want.ipv6 || got.endpoint != endpoint {
+			t.Errorf("%q: got %+v, %v", endpoint, got, err)
 		}
 	}
 }

@@ -5,8 +5,10 @@ package zmtp
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 	"math"
+	"os"
 	"time"
 )
 
@@ -23,7 +25,9 @@ const (
 	// as there is already.
 	growth = 64 << 10
 	// writeTime is how long a peer may take to read what we send, which is little.
+	// pongTime is that for the answer to a heartbeat, while which nothing is read.
 	writeTime = 30 * time.Second
+	pongTime  = time.Second
 
 	pingCommand = "PING"
 	pongCommand = "PONG"
@@ -31,6 +35,8 @@ const (
 	// the answer, so much of it at most.
 	pingTime   = 2
 	pingReturn = 16
+	// pingUnit is the unit of that time.
+	pingUnit = 100 * time.Millisecond
 )
 
 // header is what is in front of a frame.
@@ -71,16 +77,38 @@ func (c *Conn) command(h header) ([]byte, error) {
 }
 
 // obey does what a command says: it answers heartbeats. What it does not know is
-// ignored. A peer that does not take an answer may have ended, and what it sent before
-// is still to be read: it gets no more.
-func (c *Conn) obey(body []byte) {
+// ignored. A peer that has ended takes no answer, and what it sent before is still to be
+// read: it gets no more. One that just does not read is an error.
+func (c *Conn) obey(body []byte) error {
 	name, rest, ok := cutShort(body)
-	if !ok || string(name) != pingCommand || len(rest) < pingTime || c.mute {
-		return
+	if !ok || string(name) != pingCommand || len(rest) < pingTime {
+		return nil
 	}
+	good := time.Duration(binary.BigEndian.Uint16(rest)) * pingUnit
 	rest = rest[pingTime:]
-	pong := append(appendName(nil, pongCommand), rest[:min(len(rest), pingReturn)]...)
-	c.mute = c.write(appendFrame(nil, flagCommand, pong)) != nil
+	if !c.mute {
+		pong := append(appendName(nil, pongCommand), rest[:min(len(rest), pingReturn)]...)
+		err := c.write(appendFrame(nil, flagCommand, pong), pongTime)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		c.mute = err != nil
+	}
+	if good == 0 {
+		return nil
+	}
+	// What comes next is read at once, so the time is that of the peer alone.
+	c.awaited = true
+	return c.conn.SetReadDeadline(time.Now().Add(good))
+}
+
+// heard ends the time that the last heartbeat is good for.
+func (c *Conn) heard() error {
+	if !c.awaited {
+		return nil
+	}
+	c.awaited = false
+	return c.conn.SetReadDeadline(time.Time{})
 }
 
 // Message is what one message holds.
@@ -97,23 +125,30 @@ type Message struct {
 // Receive reads the next message into m, whose Frames must have the length of the
 // frames that are wanted; the others are not kept in memory. most is how many bytes
 // those may have together. What is in the frames belongs to the caller. It answers
-// heartbeats meanwhile. Behind an error the connection is of no use any more; it is
-// an *Error for a breach of the protocol.
+// heartbeats meanwhile, and fails with os.ErrDeadlineExceeded when the peer does not
+// take an answer, or sends nothing for as long as its heartbeat says that it is good for.
+// Behind an error the connection is of no use any more; it is an *Error for a breach of
+// the protocol.
 func (c *Conn) Receive(m *Message, most int) error {
 	clear(m.Frames)
 	m.N, m.Dropped = 0, false
 	kept := uint64(0)
 	for {
 		h, err := c.header()
+		if err == nil {
+			err = c.heard()
+		}
 		if err != nil {
 			return err
 		}
 		if h.flags&flagCommand != 0 {
 			body, err := c.command(h)
+			if err == nil {
+				err = c.obey(body)
+			}
 			if err != nil {
 				return err
 			}
-			c.obey(body)
 			continue
 		}
 		if h.size > c.limit {
@@ -141,7 +176,7 @@ func (c *Conn) Receive(m *Message, most int) error {
 	}
 }
 
-// body reads n bytes.
+// body reads n bytes, into as much memory.
 func (c *Conn) body(n int) ([]byte, error) {
 	b := make([]byte, min(n, growth))
 	for read := 0; ; {
@@ -151,7 +186,9 @@ func (c *Conn) body(n int) ([]byte, error) {
 		if read = len(b); read == n {
 			return b, nil
 		}
-		b = append(b, make([]byte, min(n-read, read))...)
+		more := make([]byte, read+min(n-read, read))
+		copy(more, b)
+		b = more
 	}
 }
 
@@ -176,11 +213,11 @@ func (c *Conn) Send(frames ...[]byte) error {
 		}
 		b = appendFrame(b, flags, frame)
 	}
-	return c.write(b)
+	return c.write(b, writeTime)
 }
 
-func (c *Conn) write(b []byte) error {
-	if err := c.conn.SetWriteDeadline(time.Now().Add(writeTime)); err != nil {
+func (c *Conn) write(b []byte, most time.Duration) error {
+	if err := c.conn.SetWriteDeadline(time.Now().Add(most)); err != nil {
 		return err
 	}
 	_, err := c.conn.Write(b)

@@ -61,6 +61,10 @@ func (e *MechanismError) Error() string {
 	return fmt.Sprintf("zmtp: the peer speaks %q, not %q", e.Mechanism, mechanism)
 }
 
+// Temporary is the reason of a RefusedError that may be another one next time
+// (https://rfc.zeromq.org/spec/27).
+const Temporary = "300"
+
 // RefusedError says that the peer does not let us in.
 type RefusedError struct {
 	// Reason is what it says, usually a status code of three digits.
@@ -68,7 +72,7 @@ type RefusedError struct {
 }
 
 // Error returns one line.
-func (e *RefusedError) Error() string { return fmt.Sprintf("zmtp: refused: %q", e.Reason) }
+func (e *RefusedError) Error() string { return fmt.Sprintf("zmtp: refused: %.20q", e.Reason) }
 
 func broken(format string, args ...any) error { return &Error{fmt.Sprintf(format, args...)} }
 
@@ -96,19 +100,22 @@ type Conn struct {
 	limit uint64
 	// scratch holds commands.
 	scratch []byte
-	// mute: a heartbeat could not be answered.
-	mute bool
+	// mute: a heartbeat could not be answered; awaited: there is a time until which
+	// something must come.
+	mute, awaited bool
 }
 
 // Handshake makes a Conn of a connection that it does not close. limit is the
-// longest frame that is taken, in bytes. It returns an *Error, a *MechanismError or
-// a *RefusedError when another attempt would end alike, and others when one may not.
+// longest frame that is taken, in bytes. It takes 30 s at most. It returns an *Error, a
+// *MechanismError or a *RefusedError when another attempt would end alike, unless the
+// reason of the last is Temporary, and others when one may not.
 func Handshake(conn net.Conn, kind Kind, limit int) (*Conn, error) {
 	c := &Conn{conn: conn, in: bufio.NewReaderSize(conn, bufferSize), limit: uint64(max(limit, 0))}
-	if err := conn.SetDeadline(time.Now().Add(handshakeTime)); err != nil {
+	end := time.Now().Add(handshakeTime)
+	if err := conn.SetDeadline(end); err != nil {
 		return nil, err
 	}
-	if err := c.greet(); err != nil {
+	if err := c.greet(end); err != nil {
 		return nil, err
 	}
 	ready := appendProperty(appendName(nil, readyCommand), socketProperty, kind.name)
@@ -124,8 +131,8 @@ func Handshake(conn net.Conn, kind Kind, limit int) (*Conn, error) {
 	return c, conn.SetDeadline(time.Time{})
 }
 
-// greet exchanges the greetings.
-func (c *Conn) greet() error {
+// greet exchanges the greetings. end is that of the whole handshake.
+func (c *Conn) greet(end time.Time) error {
 	ours := make([]byte, greetingSize)
 	ours[0], ours[signatureSize-1], ours[versionAt] = 0xff, 0x7f, version
 	copy(ours[mechanismAt:], mechanism)
@@ -140,7 +147,7 @@ func (c *Conn) greet() error {
 			return err
 		}
 		rest = nil
-		c.conn.SetReadDeadline(time.Now().Add(handshakeTime))
+		c.conn.SetReadDeadline(end)
 		theirs, err = c.greeting()
 	}
 	if err != nil {
@@ -153,7 +160,7 @@ func (c *Conn) greet() error {
 	if _, err := c.in.Discard(greetingSize); err != nil {
 		return err
 	}
-	c.conn.SetReadDeadline(time.Now().Add(handshakeTime))
+	c.conn.SetReadDeadline(end)
 	_, err = c.conn.Write(rest)
 	return err
 }
@@ -205,7 +212,7 @@ func (c *Conn) ready(kind Kind) error {
 		}
 		if bytes.EqualFold(name, []byte(socketProperty)) {
 			if !slices.Contains(kind.peers, string(value)) {
-				return broken("a socket of type %q, want one of %q", value, kind.peers)
+				return broken("a socket of type %.20q, want one of %q", value, kind.peers)
 			}
 			return nil
 		}

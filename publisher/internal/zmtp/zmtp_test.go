@@ -24,6 +24,10 @@ type script struct {
 	// late is how often a read ends with a time-out first, deaf makes writes fail.
 	late int
 	deaf bool
+	// slow makes writes time out.
+	slow bool
+	// The deadlines that were set: of both ways, and of reads and writes.
+	both, reads, writes []time.Time
 }
 
 func (s *script) Read(b []byte) (int, error) {
@@ -35,15 +39,18 @@ func (s *script) Read(b []byte) (int, error) {
 }
 
 func (s *script) Write(b []byte) (int, error) {
+	if s.slow {
+		return 0, os.ErrDeadlineExceeded
+	}
 	if s.deaf {
 		return 0, io.ErrClosedPipe
 	}
 	return s.out.Write(b)
 }
 
-func (*script) SetDeadline(time.Time) error      { return nil }
-func (*script) SetReadDeadline(time.Time) error  { return nil }
-func (*script) SetWriteDeadline(time.Time) error { return nil }
+func (s *script) SetDeadline(t time.Time) error      { s.both = append(s.both, t); return nil }
+func (s *script) SetReadDeadline(t time.Time) error  { s.reads = append(s.reads, t); return nil }
+func (s *script) SetWriteDeadline(t time.Time) error { s.writes = append(s.writes, t); return nil }
 
 const (
 	theirGreeting = "\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x03\x01NULL" +
@@ -210,6 +217,81 @@ func TestHeartbeatOfTheDeaf(t *testing.T) {
 	}
 }
 
+// One deadline bounds the handshake, however late its parts come.
+func TestHandshakeTime(t *testing.T) {
+	for late := range 2 {
+		s := &script{in: strings.NewReader(theirGreeting + pubReady), late: late}
+		if _, err := Handshake(s, Sub(), 100); err != nil {
+			t.Fatal(err)
+		}
+		if len(s.both) != 2 || !s.both[1].IsZero() || len(s.reads) == 0 || len(s.writes) != 0 {
+			t.Fatalf("deadlines %v, %v, %v", s.both, s.reads, s.writes)
+		}
+		for _, d := range s.reads {
+			if d.After(s.both[0]) {
+				t.Errorf("a deadline %v behind the first", d.Sub(s.both[0]))
+			}
+		}
+	}
+}
+
+// A peer that does not read answers to its heartbeats loses its connection within a second.
+func TestHeartbeatNotTaken(t *testing.T) {
+	c, s := dial(t, strings.NewReader(ping+"\x00\x01a"), 100)
+	s.slow = true
+	begin := time.Now()
+	m := Message{Frames: make([][]byte, 1)}
+	if err := c.Receive(&m, 100); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("got %q, %v", m.Frames, err)
+	}
+	if len(s.writes) != 1 || s.writes[0].Sub(begin) < pongTime || s.writes[0].After(time.Now().Add(pongTime)) {
+		t.Errorf("deadlines %v", s.writes)
+	}
+}
+
+// What comes behind a heartbeat must come within the time that it says it is good for.
+func TestHeartbeatTime(t *testing.T) {
+	c, s := dial(t, strings.NewReader("\x00\x01a"+"\x04\x07\x04PING\x00\x00"+"\x00\x01b"+
+		"\x04\x07\x04PING\x01\x02"+"\x04\x07\x04PING\x00\x05"+"\x01\x01c"+"\x00\x01d"), 100)
+	s.reads = nil
+	m := Message{Frames: make([][]byte, 1)}
+	receive := func() {
+		t.Helper()
+		if err := c.Receive(&m, 100); err != nil {
+			t.Fatal(err)
+		}
+	}
+	receive()
+	receive()
+	if len(s.reads) != 0 {
+		t.Errorf("deadlines %v without a time", s.reads)
+	}
+	begin := time.Now()
+	receive()
+	if len(s.reads) != 4 || !s.reads[1].IsZero() || !s.reads[3].IsZero() {
+		t.Fatalf("deadlines %v", s.reads)
+	}
+	spent := time.Since(begin)
+	for i, want := range map[int]time.Duration{0: 25800 * time.Millisecond, 2: 500 * time.Millisecond} {
+		if got := s.reads[i].Sub(begin); got < want || got > want+spent {
+			t.Errorf("deadline %d after %v, want %v", i, got, want)
+		}
+	}
+}
+
+// What a peer says is told in part only.
+func TestLongWords(t *testing.T) {
+	const long = 60000
+	body := appendProperty(appendName(nil, readyCommand), socketProperty, strings.Repeat("\x01", long))
+	_, err := Handshake(&script{in: strings.NewReader(theirGreeting + string(appendFrame(nil, flagCommand, body)))}, Sub(), 100)
+	refused := &RefusedError{strings.Repeat("\x01", 255)}
+	for _, err := range []error{err, refused} {
+		if err == nil || len(err.Error()) > 300 {
+			t.Errorf("%d bytes: %.50v", len(fmt.Sprint(err)), err)
+		}
+	}
+}
+
 // What a frame is said to have takes no memory before it has come.
 func TestAnnouncedFrames(t *testing.T) {
 	const limit = 1 << 30
@@ -235,6 +317,9 @@ func TestAnnouncedFrames(t *testing.T) {
 	c, _ = dial(t, bytes.NewReader(appendFrame(nil, 0, body)), limit)
 	if err := c.Receive(&m, limit); err != nil || !bytes.Equal(m.Frames[0], body) {
 		t.Errorf("%d bytes, %v", len(m.Frames[0]), err)
+	}
+	if n := cap(m.Frames[0]); n != len(body) {
+		t.Errorf("%d bytes take %d", len(body), n)
 	}
 }
 
