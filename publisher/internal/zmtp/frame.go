@@ -151,6 +151,9 @@ func (c *Conn) Receive(m *Message, most int) error {
 			}
 			continue
 		}
+		if h.size > math.MaxInt64 {
+			return broken("no frame: a length of %#x", h.size) // the specification has none
+		}
 		if h.size > c.limit {
 			return broken("frames may have %d bytes", c.limit)
 		}

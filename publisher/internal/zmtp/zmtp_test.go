@@ -204,6 +204,15 @@ func TestReceive(t *testing.T) {
 	}
 }
 
+// What has a length that no frame has is not called a long one.
+func TestNoLength(t *testing.T) {
+	c, _ := dial(t, strings.NewReader("\x02\x80\x00\x00\x00\x00\x00\x00\x01"), 300)
+	var broken *Error
+	if err := c.Receive(&Message{}, 300); !errors.As(err, &broken) || broken.What != "no frame: a length of 0x8000000000000001" {
+		t.Errorf("got %v", err)
+	}
+}
+
 // A peer that does not take answers to its heartbeats is still read.
 func TestHeartbeatOfTheDeaf(t *testing.T) {
 	c, s := dial(t, strings.NewReader(ping+ping+"\x00\x01a"), 100)
