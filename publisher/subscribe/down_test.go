@@ -113,6 +113,7 @@ func TestReplayTellsWhy(t *testing.T) {
 	for name, c := range map[string]struct{ says, want string }{
 		"PUB":           {greeting + publisherReady, `no ZMTP: a socket of type "PUB", want one of ["ROUTER" "REP" "DEALER"]`},
 		"long type":     {greeting + "\x06\x00\x00\x00\x00\x00\x00\x10\x16\x05READY\x0bSocket-Type\x00\x00\x10\x00" + strings.Repeat("t", 4096), `a socket of type "tttttttttttttttttttt", want one of ["ROUTER" "REP" "DEALER"]`},
+		"long frame":    {greeting + "\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER\x02\x7f\x00\x00\x00\x00\x00\x00\x00", "no ZMTP: frames may have 33554432 bytes"},
 		"HTTP":          {"HTTP/1.1 400 Bad Request\r\n\r\n", "no signature of ZMTP"},
 		"CURVE":         {strings.Replace(greeting, "NULL\x00", "CURVE", 1), oneSided},
 		"not let in":    {greeting + "\x04\x0a\x05ERROR\x03400", `refused by the publisher: it says "400"`},

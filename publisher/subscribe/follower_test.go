@@ -329,7 +329,7 @@ func TestFollowerHostileServer(t *testing.T) {
 	}{
 		"no answer":    {func(*fakeServer, []byte) {}, "no answer for 400ms"},
 		"no end":       {func(s *fakeServer, p []byte) { s.batch(p, 0, payload("A", 0)) }, "no answer for 400ms"},
-		"a huge frame": {func(s *fakeServer, p []byte) { s.batch(p, 0, make([]byte, 5000)) }, "no answer for 400ms"},
+		"a huge frame": {func(s *fakeServer, p []byte) { s.batch(p, 0, make([]byte, 5000)) }, "frames may have 4000 bytes"},
 		"backwards": {func(s *fakeServer, p []byte) {
 			s.batch(p, 3, payload("A", 3))
 			s.batch(p, 2, payload("A", 2))

@@ -83,14 +83,17 @@ func (s source) run(ctx context.Context, box *inbox) {
 		if err == nil {
 			established, asked, err = s.serve(ctx, conn, box)
 		}
-		if ctx.Err() != nil || asked {
+		if ctx.Err() != nil {
 			return
 		}
 		if established {
 			pause = reconnect
 		}
-		if why := s.verdict(err); why != nil {
+		why := s.verdict(err)
+		if why != nil {
 			box.note(func(state *state) { state.down = why })
+		}
+		if why != nil || asked {
 			return
 		}
 		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
