@@ -263,6 +263,7 @@ type heldSnapshots struct {
 	*bindings.Stream
 	now, until time.Time // the last one is open until then
 	hold       time.Duration
+	pinned     int
 }
 
 func (h *heldSnapshots) Snapshot() (*bindings.Snapshot, error) {
@@ -272,12 +273,14 @@ func (h *heldSnapshots) Snapshot() (*bindings.Snapshot, error) {
 	s, err := h.Stream.Snapshot()
 	if err == nil {
 		h.until = h.now.Add(h.hold)
+		h.pinned++
 	}
 	return s, err
 }
 
 // Snapshots that replays ask for without pause, and resyncs that are, take turns, also
-// when each snapshot takes longer than the pause between two.
+// when each snapshot takes longer than the pause between two. No step of the owner does
+// more than pin one for each and send one message.
 func TestResyncsAndSnapshotsTakeTurns(t *testing.T) {
 	for name, c := range map[string]struct {
 		hold time.Duration
@@ -295,7 +298,8 @@ func TestResyncsAndSnapshotsTakeTurns(t *testing.T) {
 				t.Fatal(err)
 			}
 			source := &heldSnapshots{Stream: stream, hold: c.hold}
-			o := &owner{p: p, s: p.settings, transport: &fakeTransport{}, encode: true, encoder: encoder, source: source,
+			sent := &fakeTransport{}
+			o := &owner{p: p, s: p.settings, transport: sent, encode: true, encoder: encoder, source: source,
 				snapshots: source, hub: newSnapshotHub(), validator: p.validator, config: p.settings.wireConfig()}
 			now := time.Unix(1000, 0)
 			got := ""
@@ -306,7 +310,11 @@ func TestResyncsAndSnapshotsTakeTurns(t *testing.T) {
 					t.Fatalf("%q in 20 s, want %q", got, c.want)
 				}
 				source.now = now
+				pinned, messages := source.pinned, len(sent.numbers())
 				o.step(now)
+				if pinned, messages = source.pinned-pinned, len(sent.numbers())-messages; pinned > 2 || messages > 1 {
+					t.Fatalf("one step has pinned %d snapshots and sent %d messages", pinned, messages)
+				}
 				o.hub.building.Wait()
 				if wanted.done() {
 					got += "S"
