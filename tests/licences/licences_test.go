@@ -22,20 +22,33 @@ const (
 
 var update = flag.Bool("update", false, "write "+golden)
 
-// modules returns the path and folder of each foreign module whose packages are compiled.
-func modules(t *testing.T, flags ...string) map[string]string {
+// list is what "go list" says.
+func list(t *testing.T, args ...string) string {
 	t.Helper()
-	const form = `{{with .Module}}{{if not .Main}}{{.Path}}{{"\t"}}{{.Dir}}{{end}}{{end}}`
-	args := append(append([]string{"list", "-deps"}, flags...), "-f", form, "./...")
-	cmd := exec.Command("go", args...)
+	cmd := exec.Command("go", append([]string{"list"}, args...)...)
 	cmd.Dir = root
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("go %s: %v", strings.Join(args, " "), err)
+		t.Fatalf("go list %s: %v", strings.Join(args, " "), err)
 	}
+	return string(out)
+}
+
+// packages are those that programs can be made of: all but what tests share.
+func packages(t *testing.T) []string {
+	t.Helper()
+	return slices.DeleteFunc(strings.Fields(list(t, "./...")), func(name string) bool {
+		return strings.Contains(name, "/kvcast/tests/")
+	})
+}
+
+// modules returns the path and folder of each foreign module whose packages are compiled.
+func modules(t *testing.T, args ...string) map[string]string {
+	t.Helper()
+	const form = `{{with .Module}}{{if not .Main}}{{.Path}}{{"\t"}}{{.Dir}}{{end}}{{end}}`
 	found := map[string]string{}
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(list(t, append([]string{"-deps", "-f", form}, args...)...)) {
 		if name, dir, ok := strings.Cut(strings.TrimSpace(line), "\t"); ok {
 			found[name] = dir
 		}
@@ -49,14 +62,18 @@ func TestDependencies(t *testing.T) {
 	if _, err := os.ReadFile(root + "/go.mod"); err != nil {
 		t.Fatal(err)
 	}
-	shipped, all := modules(t), modules(t, "-test")
+	shipped, all := modules(t, packages(t)...), modules(t, "-test", "./...")
+	tagged := modules(t, "-tags", "cuda", "./cuda/...")
 	if len(shipped) == 0 || len(all) <= len(shipped) {
 		t.Fatalf("%d modules in programs, %d with tests: the list cannot be right", len(shipped), len(all))
 	}
 	var b strings.Builder
-	b.WriteString("# Go modules, their licences, and whether programs or only tests are compiled with them.\n" +
+	b.WriteString("# Go modules, their licences, and whether programs, those with the tag cuda, or only tests are compiled with them.\n" +
 		"# Besides, package publisher links libzmq, which is not shipped here: MPL-2.0 from 4.3.5 on, before that LGPL-3.0\n" +
 		"# with an exception that permits linking.\n")
+	for name, dir := range tagged {
+		all[name] = dir
+	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		licence, err := OfModule(os.DirFS(all[name]))
 		if err != nil {
@@ -64,6 +81,9 @@ func TestDependencies(t *testing.T) {
 			continue
 		}
 		use := "tests"
+		if _, ok := tagged[name]; ok {
+			use = "tag cuda"
+		}
 		if _, ok := shipped[name]; ok {
 			use = "programs"
 		}
