@@ -66,8 +66,10 @@ type owner struct {
 	wake      <-chan struct{}
 	validator *validator // of the source's events
 	// snapshots is the source too, if it has any; hub is where replays ask for
-	// them, nil without, and nextPin when the next one may be made.
+	// them, nil without, and nextPin when the next one may be made. counts tells the
+	// source's statistics, nil if it has none.
 	snapshots snapshotSource
+	counts    sinkStats
 	hub       *snapshotHub
 	nextPin   time.Time
 	resync    resync
@@ -108,6 +110,9 @@ func (p *Publisher) own(ctx context.Context, attempt *startAttempt, source Sourc
 	if source != nil {
 		o.wake = source.Wake()
 		o.snapshots, _ = source.(snapshotSource)
+		p.mu.Lock()
+		o.counts = p.sink
+		p.mu.Unlock()
 		// The one that Publish would use: a publisher has one source.
 		o.validator = p.validator
 	}
@@ -328,15 +333,28 @@ func (o *owner) stepSource(now time.Time) (more bool, wait time.Duration) {
 	if deferred != o.pending {
 		o.setPending(deferred)
 	}
+	if o.resync.skipped(b.Events) {
+		more = len(b.Events) > 0
+		b.Release()
+		return more, minPoll
+	}
 	if len(b.Events) > 0 {
 		o.drained, o.again = false, false
 		drained := time.Now()
 		o.drainTook = drained.Sub(now)
+		o.resync.recent = isCleared(b.Events)
+		if o.resync.recent {
+			o.resync.clears = o.recordedClears()
+		}
 		o.publish(b.Events, drained)
 		b.Release()
+		if o.resync.reset {
+			o.endResync(drained, nil) // it was the clear
+		}
 		return true, 0
 	}
 	b.Release()
+	o.resync.recent = false
 	// An empty drain may have healed deferred blocks, whose records now wait.
 	// Ask again at once, but do not spin on a record that is being written.
 	if remaining > 0 && !o.again {
@@ -357,6 +375,9 @@ func (o *owner) stepSource(now time.Time) (more bool, wait time.Duration) {
 func (o *owner) sourceFailed(err error, now time.Time) (more bool, wait time.Duration) {
 	if errors.Is(err, io.EOF) || errors.Is(err, bindings.ErrClosed) {
 		o.endSource()
+		if o.resync.reset {
+			o.endResync(now, bindings.ErrClosed) // its clear never comes
+		}
 		return true, 0
 	}
 	o.p.mu.Lock()
@@ -374,6 +395,7 @@ func (o *owner) sourceFailed(err error, now time.Time) (more bool, wait time.Dur
 
 func (o *owner) endSource() {
 	o.source, o.wake = nil, nil
+	o.resync.recent = false
 	o.setPending(0)
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kvcast/kvcast/bindings"
+	"github.com/kvcast/kvcast/bindings/event"
 )
 
 const (
@@ -22,12 +23,19 @@ const (
 
 // resync announces everything anew: a clear alone, then all blocks, as ordinary
 // batches. As long as it goes on nothing is drained, so that no event overtakes
+// it; but when the cache is reset, what is left is moot, and the clear of the reset ends
 // it.
 type resync struct {
 	// snapshot is what is being announced, nil when there is no resync; cleared:
 	// the clear before it has been sent.
 	snapshot *bindings.Snapshot
 	cleared  bool
+	// clears is how many clears the source had recorded when it last told one: a resync
+	// ends when there are more. reset: there are, and the newest is to be told next.
+	// recent: the last drain told one; there may have been another one by the time of
+	// counting, so the next resync begins after the next drain.
+	clears        uint64
+	reset, recent bool
 	// start: it is that of Start, which is not counted.
 	start bool
 	// behind: the last snapshot was one for replays. refused: that one was still being
@@ -50,7 +58,7 @@ type resync struct {
 type resyncRequest struct{ done chan error }
 
 // active says that the stream is behind its source.
-func (r *resync) active() bool { return r.snapshot != nil }
+func (r *resync) active() bool { return r.snapshot != nil || r.reset }
 
 // loss notes that subscribers miss something.
 func (r *resync) loss() {
@@ -99,7 +107,36 @@ func (o *owner) announce() error {
 		return &Error{Op: "start", Err: err, Detail: "what has been announced cannot be told"}
 	}
 	o.resync.snapshot, o.resync.cleared, o.resync.start = snapshot, true, true
+	o.resync.clears = o.recordedClears()
 	return nil
+}
+
+// recordedClears is how many clears the source has recorded, told or not.
+func (o *owner) recordedClears() uint64 {
+	if o.counts == nil {
+		return 0
+	}
+	counts, err := o.counts.Stats()
+	if err != nil {
+		return o.resync.clears // it is closed
+	}
+	return counts.Clears
+}
+
+// skipped says that a drained batch is not to be sent: while the clear of a reset is
+// awaited, which is counted a moment before a drain finds it, whatever comes is older and
+// would meet what an unfinished resync has told.
+func (r *resync) skipped(events []event.Event) bool {
+	return r.reset && !isCleared(events)
+}
+
+// isCleared says that a drained batch is a clear, which is always alone.
+func isCleared(events []event.Event) bool {
+	if len(events) != 1 {
+		return false
+	}
+	_, ok := events[0].(*event.AllBlocksCleared)
+	return ok
 }
 
 // stepResync does one piece of a resync; busy says that nothing else is to be
@@ -115,6 +152,9 @@ func (o *owner) stepResync(now time.Time) (busy bool, wait time.Duration) {
 		if !begin {
 			return false, wait
 		}
+		if r.recent {
+			return false, minPoll
+		}
 		snapshot, err := o.snapshots.Snapshot()
 		if errors.Is(err, bindings.ErrBusy) {
 			r.refused = r.behind
@@ -129,6 +169,14 @@ func (o *owner) stepResync(now time.Time) (busy bool, wait time.Duration) {
 		r.snapshot, r.cleared, r.start, r.lost, r.lossy = snapshot, false, false, false, false
 	}
 	o.drained = false
+	if r.snapshot != nil && o.recordedClears() > r.clears {
+		r.close()
+		// Whatever was lost of it does not matter any more.
+		r.reset, r.lossy = true, false
+	}
+	if r.reset {
+		return false, noMark // to be drained
+	}
 	if !r.cleared {
 		o.publish(clearEvents, now)
 		r.cleared = true
@@ -150,6 +198,7 @@ func (o *owner) stepResync(now time.Time) (busy bool, wait time.Duration) {
 func (o *owner) endResync(now time.Time, err error) {
 	r := &o.resync
 	r.close()
+	r.reset = false
 	if err == nil && r.lossy {
 		err = &Error{Op: "resync", Err: ErrDropped}
 	}
@@ -197,6 +246,7 @@ func (r *resync) answer(err error) {
 func (o *owner) abandonResync() {
 	r := &o.resync
 	r.close()
+	r.reset = false
 	r.served = append(r.served, r.waiting...)
 	r.waiting = nil
 	r.answer(&Error{Op: "resync", Err: ErrClosed})
@@ -206,6 +256,7 @@ func (o *owner) abandonResync() {
 // with new numbers, parents before children, and nothing else until they are
 // sent: for subscribers that have lost something and cannot ask for a replay. It
 // returns when all of it has been handed to the socket; ctx bounds the wait only.
+// A reset of the cache ends it, with its clear: nothing else is there any more.
 //
 // ErrNoSnapshots: there is no attached source, or it cannot tell; ErrDropped:
 // some of it could not be encoded or sent; ErrNotStarted, ErrClosed.
