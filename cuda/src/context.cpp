@@ -3,6 +3,7 @@
 
 #include "cuda/src/context.h"
 
+#include <cstdint>
 #include <string>
 
 namespace kvcast::cuda {
@@ -61,6 +62,13 @@ void DeviceContext::ReadFacts() {
                                       std::to_string(capability_ / 10) + "." +
                                       std::to_string(capability_ % 10) + ", kvcast needs 8.0");
   }
+}
+
+int Ordinal(uint32_t ordinal) {
+  if (ordinal > INT32_MAX) {
+    throw Error(KVC_INVALID_ARGUMENT, "there is no CUDA device " + std::to_string(ordinal));
+  }
+  return static_cast<int>(ordinal);
 }
 
 ContextScope::ContextScope(const DeviceContext& context) : api_(context.api()) {

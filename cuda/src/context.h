@@ -53,6 +53,9 @@ class DeviceContext {
   bool coherent_link_ = false;
 };
 
+// The driver's number of a GPU. KVC_INVALID_ARGUMENT for one that it cannot have.
+[[nodiscard]] int Ordinal(uint32_t ordinal);
+
 // Makes a context current on this thread for as long as it lives, and the thread relaxed
 // about captures: what we call does not touch streams that are being captured, and must
 // neither be refused because somebody, on whatever thread, captures one, nor spoil that.

@@ -49,7 +49,7 @@ kvc_status kvc_cuda_device_get(uint32_t ordinal, kvc_cuda_device* out,
   return capi::Guard(error, [&]() -> kvc_status {
     capi::Require(out != nullptr, "out is NULL");
     const kvcast::cuda::DriverApi& api = kvcast::cuda::OpenDriver();
-    const kvcast::cuda::DeviceContext context(api, static_cast<int>(ordinal & INT32_MAX));
+    const kvcast::cuda::DeviceContext context(api, kvcast::cuda::Ordinal(ordinal));
     const kvcast::cuda::ContextScope scope(context);
     kvc_cuda_device device{};
     size_t free_bytes = 0;
@@ -74,7 +74,7 @@ kvc_status kvc_cuda_budget(uint32_t ordinal, uint64_t page_bytes, uint64_t bytes
   return capi::Guard(error, [&]() -> kvc_status {
     capi::Require(pages != nullptr, "pages is NULL");
     const kvcast::cuda::DriverApi& api = kvcast::cuda::OpenDriver();
-    const kvcast::cuda::DeviceContext context(api, static_cast<int>(ordinal & INT32_MAX));
+    const kvcast::cuda::DeviceContext context(api, kvcast::cuda::Ordinal(ordinal));
     const kvcast::cuda::ContextScope scope(context);
     size_t free_bytes = 0;
     size_t total_bytes = 0;

@@ -28,7 +28,7 @@ DeviceContext CudaDevice::MakeContext(const DriverApi& api, const kvc_config& co
   if ((config.flags & KVC_CONFIG_CALLERS_CONTEXT) != 0) {
     return DeviceContext(api, CallersContext(api));
   }
-  return DeviceContext(api, static_cast<int>(config.device_ordinal & INT32_MAX));
+  return DeviceContext(api, Ordinal(config.device_ordinal));
 }
 
 CudaDevice::CudaDevice(const DriverApi& api, const kvc_config& config)
@@ -144,6 +144,7 @@ void CudaDevice::BeginCall() noexcept {
   if (ForkedSinceOpen()) return;
   streams_.Poll();
   tables_.Poll();
+  if (worker_ != nullptr) worker_->RetryUnmapping();
 }
 
 void CudaDevice::RequireUsable() const {

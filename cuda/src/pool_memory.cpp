@@ -131,6 +131,11 @@ uint64_t PoolMemory::bytes() const {
   return base_bytes_ + tail_bytes_;
 }
 
+uint64_t PoolMemory::mapped_bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return base_bytes_ + tail_.size() * tail_chunk_;
+}
+
 uint32_t PoolMemory::reserve() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return static_cast<uint32_t>(reserve_.size());

@@ -43,6 +43,8 @@ class PoolMemory {
   [[nodiscard]] DevicePtr base() const { return base_; }
   // Backed and accessible from base() on.
   [[nodiscard]] uint64_t bytes() const;
+  // The same and what has been given up, but is still mapped.
+  [[nodiscard]] uint64_t mapped_bytes() const;
   // Where bytes() can grow to: max_bytes, rounded up to whole chunks.
   [[nodiscard]] uint64_t limit() const { return base_bytes_ + tail_limit_; }
   [[nodiscard]] bool mapped() const { return mapped_; }  // else a plain allocation
@@ -65,7 +67,8 @@ class PoolMemory {
   uint64_t Shrink(uint64_t bytes, std::function<bool()> reached);
   // Unmaps what has been given up and is no longer used, until stop() says so, which is
   // asked before each chunk; the chunks go to the reserve, beyond its size back to the
-  // driver. Returns how many were unmapped.
+  // driver. Returns how many were unmapped. Throws when the driver refuses one: it and the
+  // rest stay mapped and given up, for the next Collect.
   uint32_t Collect(const std::function<bool()>& stop = [] { return false; });
   // Up to `bytes` (rounded up), takes back what has been given up, is no longer used and
   // has not been unmapped yet. Makes no driver call. Returns the new bytes().

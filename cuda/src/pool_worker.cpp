@@ -47,9 +47,27 @@ Backing PoolWorker::backing() const {
 }
 
 void PoolWorker::Tell(uint64_t request, uint32_t pages, bool done, bool failed) {
-  mapped_bytes_ = memory_.bytes();
+  mapped_bytes_ = memory_.mapped_bytes();
   std::lock_guard<std::mutex> lock(shared_->mutex);
   backing_ = {request, pages, done, failed};
+}
+
+void PoolWorker::Retry() {
+  {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    retry_ = true;
+  }
+  shared_->changed.notify_one();
+}
+
+// Until a newer request comes. False when the driver has refused to unmap something.
+bool PoolWorker::Unmap(uint64_t request) {
+  try {
+    (void)memory_.Collect([&] { return newest_ != request; });
+    return true;
+  } catch (...) {  // also for want of host memory
+    return false;
+  }
 }
 
 void PoolWorker::Run() {
@@ -58,10 +76,18 @@ void PoolWorker::Run() {
     uint32_t pages = 0;
     {
       std::unique_lock<std::mutex> lock(shared_->mutex);
-      shared_->changed.wait(lock, [&] { return ends_ || newest_ != served; });
+      shared_->changed.wait(lock, [&] { return ends_ || newest_ != served || retry_; });
       if (ends_) return;
-      served = newest_;
-      pages = wanted_;
+      retry_ = false;
+      if (newest_ != served) {
+        served = newest_;
+        pages = wanted_;
+      } else {
+        lock.unlock();
+        owes_ = !Unmap(served);
+        mapped_bytes_ = memory_.mapped_bytes();
+        continue;
+      }
     }
     Serve(served, pages);
   }
@@ -84,7 +110,7 @@ void PoolWorker::Serve(uint64_t request, uint32_t pages) {
     // earlier shrink need not be unmapped to be mapped again.
     (void)memory_.TakeBack(bytes);
     (void)memory_.Shrink(bytes, [] { return true; });
-    (void)memory_.Collect([&] { return newest_ != request; });
+    owes_ = !Unmap(request);
     good = GrowTo(memory_, bytes, stop);
   } catch (...) {  // also for want of host memory
     good = false;

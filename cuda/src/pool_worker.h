@@ -34,7 +34,12 @@ class PoolWorker {
   // As Device::AskForPages.
   void Ask(uint64_t request, uint32_t pages);
   [[nodiscard]] Backing backing() const;
+  // What is still mapped, though given up, included.
   [[nodiscard]] uint64_t mapped_bytes() const { return mapped_bytes_; }
+  // Any thread, at once: has the thread unmap what the driver has refused to, if anything.
+  void RetryUnmapping() {
+    if (owes_.load(std::memory_order_acquire)) Retry();
+  }
 
   // Takes from the reserve and fills it, chunk by chunk, until there are `bytes` or
   // stop() says so; false if the driver has no more memory.
@@ -45,6 +50,8 @@ class PoolWorker {
   void Run();
   void Serve(uint64_t request, uint32_t pages);
   void Tell(uint64_t request, uint32_t pages, bool done, bool failed);
+  void Retry();
+  [[nodiscard]] bool Unmap(uint64_t request);
 
   // What a forked child must leave alone, as the thread is not there: it is given up there.
   struct Shared {
@@ -59,8 +66,10 @@ class PoolWorker {
   std::atomic<uint64_t> newest_{0};  // request
   uint32_t wanted_ = 0;              // under the mutex, like the rest
   bool ends_ = false;
+  bool retry_ = false;
   Backing backing_;
   std::atomic<uint64_t> mapped_bytes_;
+  std::atomic<bool> owes_{false};  // something that has been given up is mapped
 };
 
 template <typename Stop>

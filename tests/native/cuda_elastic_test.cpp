@@ -221,6 +221,33 @@ TEST_F(CudaElastic, AGrowthDoesNotWaitForAShrink) {
   Check();
 }
 
+// What the driver does not unmap stays mapped, is said to be, and is tried again with the
+// next call, whatever it is, on the thread that maps.
+TEST_F(CudaElastic, ARefusedUnmapIsTriedAgain) {
+  ASSERT_EQ(Open(8, 64, 8), KVC_OK) << error_.message;
+  ASSERT_EQ(ResizeAll(64), KVC_OK);
+  fakecuda_inject_many("cuMemUnmap", 1, UINT64_MAX, 2);
+  EXPECT_EQ(ResizeAll(8), KVC_OK) << "nobody has a page there any more";
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(Stats().mapped_bytes, 64 * kPageBytes);
+  Check();
+  fakecuda_inject(nullptr, 0, 0);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (Stats().mapped_bytes != 8 * kPageBytes && std::chrono::steady_clock::now() < until) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(Stats().mapped_bytes, 8 * kPageBytes);
+  EXPECT_LE(fakecuda_live_objects().chunks, 16u) << "the base's and the reserve's";
+  // The same, and a growth takes it back.
+  ASSERT_EQ(ResizeAll(64), KVC_OK);
+  fakecuda_inject_many("cuMemUnmap", 1, UINT64_MAX, 2);
+  EXPECT_EQ(ResizeAll(8), KVC_OK);
+  EXPECT_EQ(ResizeAll(64), KVC_OK) << error_.message;
+  EXPECT_EQ(Stats().free_pages, 64u);
+  EXPECT_EQ(Stats().failed_resizes, 0u) << "of growths";
+  fakecuda_inject(nullptr, 0, 0);
+  Check();
+}
+
 // For every n the n-th driver call of a growth and of a shrink that evicts fails once.
 TEST_F(CudaElastic, EachDriverCallMayFail) {
   uint64_t struck = 0;
