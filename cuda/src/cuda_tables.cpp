@@ -17,9 +17,32 @@ constexpr uint64_t kIndexMask = kMaxTables - 1;
 constexpr uint64_t kMaxEntries = uint64_t{1} << 32;  // of a table: 16 GiB
 
 static_assert(sizeof(kvc_table_delta) == sizeof(kernels::TableEntry));
+// What tables of about the same size take: an eighth too much at most, beyond 4 KiB.
+constexpr uint64_t SizeClass(uint64_t bytes) {
+  uint64_t power = 4096;
+  if (bytes <= power) return power;
+  while (power * 2 <= bytes) power *= 2;
+  const uint64_t unit = power / 8;
+  return (bytes + unit - 1) / unit * unit;
+}
+
 constexpr uint64_t kTriple = sizeof(kvc_table_delta) / sizeof(int32_t);
 
 }  // namespace cuda_tables
+
+// Space in a table's staging, which comes back when its upload is forgotten unqueued.
+struct CudaTables::Staged {
+  explicit Staged(std::shared_ptr<Table> of) : table(std::move(of)) {}
+  ~Staged() {
+    if (space.host != nullptr && !queued) table->memory.ring->Release(space);
+  }
+  Staged(const Staged&) = delete;
+  Staged& operator=(const Staged&) = delete;
+
+  std::shared_ptr<Table> table;
+  PinnedRing::Space space;
+  bool queued = false;
+};
 
 CudaTables::CudaTables(const DeviceContext& context, EventPool& events, const KernelImage& kernels,
                        StreamTable& streams)
@@ -27,19 +50,73 @@ CudaTables::CudaTables(const DeviceContext& context, EventPool& events, const Ke
 
 CudaTables::~CudaTables() {
   for (const std::shared_ptr<Table>& table : tables_) {
-    if (table != nullptr) Free(*table);
+    if (table != nullptr) Keep(table->memory);
   }
-}
-
-void CudaTables::Free(Table& table) noexcept {
   if (ForkedSinceOpen()) return;
   try {
     const ContextScope scope(context_);
-    context_.api().memory_free(table.memory);
+    FreeSpare();
   } catch (const Error&) {
     // The context is gone, and with it its memory.
   }
-  table.memory = 0;
+}
+
+// Under a ContextScope. May wait for the device.
+void CudaTables::FreeSpare() noexcept {
+  for (;;) {
+    Memory going;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (spare_.empty()) return;
+      going = std::move(spare_.back());
+      spare_.pop_back();
+      --allocated_;
+    }
+    context_.api().memory_free(going.address);
+  }
+}
+
+void CudaTables::Keep(Memory memory) noexcept {
+  std::lock_guard<std::mutex> lock(mutex_);
+  spare_.push_back(std::move(memory));
+}
+
+// Under a ContextScope.
+CudaTables::Memory CudaTables::TakeMemory(uint64_t bytes, uint64_t staging) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto like = [&](const Memory& memory) {
+      return memory.bytes == bytes && memory.ring->size() == PinnedRing::SizeFor(staging) &&
+             memory.ring->in_flight() == 0;
+    };
+    const auto spare = std::find_if(spare_.begin(), spare_.end(), like);
+    if (spare != spare_.end()) {
+      Memory taken = std::move(*spare);
+      spare_.erase(spare);
+      return taken;
+    }
+  }
+  try {
+    return Allocate(bytes, staging);
+  } catch (const Error& error) {
+    if (error.status() != KVC_OUT_OF_MEMORY) throw;
+  }
+  FreeSpare();
+  return Allocate(bytes, staging);
+}
+
+CudaTables::Memory CudaTables::Allocate(uint64_t bytes, uint64_t staging) {
+  Memory memory{0, bytes, std::make_shared<PinnedRing>(context_, events_, staging)};
+  KVCAST_CUDA(context_.api(), memory_alloc, &memory.address, bytes);
+  try {
+    std::lock_guard<std::mutex> lock(mutex_);
+    spare_.reserve(allocated_ + 1);  // so that Keep never allocates
+    ++allocated_;
+  } catch (...) {
+    context_.api().memory_free(memory.address);
+    throw;
+  }
+  return memory;
 }
 
 uint64_t CudaTables::Open(uint32_t rows, uint32_t columns, int32_t absent, uint32_t staging,
@@ -54,14 +131,15 @@ uint64_t CudaTables::Open(uint32_t rows, uint32_t columns, int32_t absent, uint3
   auto made = std::make_shared<Table>();
   made->rows = rows;
   made->columns = columns;
-  made->ring = std::make_unique<PinnedRing>(context_, events_, uint64_t{staging} * sizeof(int32_t));
   const ContextScope scope(context_);
   const uint64_t entries = uint64_t{rows} * columns;
   StreamHandle stream = nullptr;
   KVCAST_CUDA(api, stream_create, &stream, kStreamNonBlocking);
   try {
-    KVCAST_CUDA(api, memory_alloc, &made->memory, entries * sizeof(int32_t));
-    KVCAST_CUDA(api, fill_words, made->memory, static_cast<unsigned>(absent), entries, stream);
+    made->memory = TakeMemory(cuda_tables::SizeClass(entries * sizeof(int32_t)),
+                              uint64_t{staging} * sizeof(int32_t));
+    KVCAST_CUDA(api, fill_words, made->memory.address, static_cast<unsigned>(absent), entries,
+                stream);
     KVCAST_CUDA(api, stream_synchronize, stream);
     std::lock_guard<std::mutex> lock(mutex_);
     size_t index = 0;
@@ -74,11 +152,11 @@ uint64_t CudaTables::Open(uint32_t rows, uint32_t columns, int32_t absent, uint3
     tables_[index] = made;
   } catch (...) {
     api.stream_destroy(stream);
-    if (made->memory != 0) Free(*made);
+    if (made->memory.address != 0) Keep(made->memory);
     throw;
   }
   api.stream_destroy(stream);
-  *address = made->memory;
+  *address = made->memory.address;
   return made->id;
 }
 
@@ -95,15 +173,15 @@ void CudaTables::Close(uint64_t id) {
   const std::shared_ptr<Table> table = Find(id);
   // On a broken device nothing runs any more.
   const bool alive = streams_.broken() == nullptr;
-  if (alive) table->ring->Poll();
-  if (alive && table->ring->in_flight() != 0) {
+  if (alive) table->memory.ring->Poll();
+  if (alive && table->memory.ring->in_flight() != 0) {
     throw Error(KVC_BUSY, "uploads to the device table have not been executed");
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     tables_[id & cuda_tables::kIndexMask].reset();
   }
-  Free(*table);
+  Keep(table->memory);
 }
 
 void CudaTables::Poll() noexcept {
@@ -117,34 +195,36 @@ void CudaTables::Poll() noexcept {
     }
     if (table == nullptr) continue;
     try {
-      table->ring->Poll();
+      table->memory.ring->Poll();
     } catch (const Error&) {
       // It stays in flight, and is asked for again.
     }
-    if (table->ring->in_flight() != 0) staged_.store(true);
+    if (table->memory.ring->in_flight() != 0) staged_.store(true);
   }
 }
 
-PinnedRing::Space CudaTables::Stage(Table& table, uint32_t slot, uint64_t entries) {
+std::shared_ptr<CudaTables::Staged> CudaTables::Stage(std::shared_ptr<Table> table, uint32_t slot,
+                                                      uint64_t entries) {
   if (slot == 0) {
     throw Error(KVC_INVALID_ARGUMENT,
                 "an upload to a CUDA device needs a device stream: the host has no order with its "
                 "kernels");
   }
   const uint64_t bytes = entries * sizeof(int32_t);
-  if (bytes > table.ring->size()) {
+  if (bytes > table->memory.ring->size()) {
     throw Error(KVC_NEVER_FITS, "the upload takes " + std::to_string(entries) +
                                     " int32s of staging and the table has " +
-                                    std::to_string(table.ring->size() / sizeof(int32_t)) +
+                                    std::to_string(table->memory.ring->size() / sizeof(int32_t)) +
                                     "; split it");
   }
   // Under the core's lock: Poll, at the beginning of the call, has asked the driver.
-  const PinnedRing::Space space = table.ring->TryTake(bytes);
+  auto staged = std::make_shared<Staged>(std::move(table));
+  staged->space = staged->table->memory.ring->TryTake(bytes);
   staged_.store(true);
-  if (space.host == nullptr) {
+  if (staged->space.host == nullptr) {
     throw Error(KVC_NOT_NOW, "the table's staging is full; retry when fences have been reached");
   }
-  return space;
+  return staged;
 }
 
 void CudaTables::Update(uint32_t slot, uint64_t id, uint32_t count, const kvc_table_delta* deltas) {
@@ -155,9 +235,9 @@ void CudaTables::Update(uint32_t slot, uint64_t id, uint32_t count, const kvc_ta
     }
   }
   if (count == 0) return;
-  const PinnedRing::Space space = Stage(*table, slot, count * cuda_tables::kTriple);
+  std::shared_ptr<Staged> upload = Stage(table, slot, count * cuda_tables::kTriple);
   // The kernel writes in any order: of two triples for one cell the later one counts.
-  auto* entries = static_cast<kernels::TableEntry*>(space.host);
+  auto* entries = static_cast<kernels::TableEntry*>(upload->space.host);
   std::memcpy(entries, deltas, count * sizeof *deltas);
   std::stable_sort(entries, entries + count, [](const auto& a, const auto& b) {
     return a.row != b.row ? a.row < b.row : a.column < b.column;
@@ -169,13 +249,13 @@ void CudaTables::Update(uint32_t slot, uint64_t id, uint32_t count, const kvc_ta
     entries[same ? kept : ++kept] = entries[i];
   }
   kernels::UpdateTableArgs args{};
-  args.table = table->memory;
+  args.table = table->memory.address;
   args.row_stride = table->columns;
-  args.entries = space.device;
+  args.entries = upload->space.device;
   args.rows = table->rows;
   args.columns = table->columns;
   args.count = kept + 1;
-  NoteUpload(slot, table, space,
+  NoteUpload(slot, std::move(upload),
              [this, args](StreamHandle stream) { kernels_.UpdateTable(stream, args); });
 }
 
@@ -189,30 +269,31 @@ void CudaTables::Write(uint32_t slot, uint64_t id, const TableRows& rows) {
   }
   if (rows.count == 0) return;
   const uint64_t columns = table->columns;
-  const PinnedRing::Space space = Stage(*table, slot, rows.count * columns);
-  auto* staged = static_cast<int32_t*>(space.host);
+  std::shared_ptr<Staged> upload = Stage(table, slot, rows.count * columns);
+  const void* const from = upload->space.host;
+  auto* staged = static_cast<int32_t*>(upload->space.host);
   for (uint32_t i = 0; i < rows.count; ++i) {
     std::memcpy(staged + i * columns, rows.entries + i * rows.stride, columns * sizeof(int32_t));
   }
-  const DevicePtr to = table->memory + rows.first * columns * sizeof(int32_t);
+  const DevicePtr to = table->memory.address + rows.first * columns * sizeof(int32_t);
   const uint64_t bytes = rows.count * columns * sizeof(int32_t);
-  NoteUpload(slot, table, space, [this, space, to, bytes](StreamHandle stream) {
-    KVCAST_CUDA_TRIED(context_.api(), copy_to_device, to, space.host, bytes, stream);
+  NoteUpload(slot, std::move(upload), [this, from, to, bytes](StreamHandle stream) {
+    KVCAST_CUDA_TRIED(context_.api(), copy_to_device, to, from, bytes, stream);
   });
 }
 
 // The upload is queued once. What the driver refuses after that is only when its staging
 // is free again, which may be found out later.
-template <typename Upload>
-void CudaTables::NoteUpload(uint32_t slot, std::shared_ptr<Table> table,
-                            const PinnedRing::Space& space, Upload&& upload) {
-  streams_.Note(slot, [table = std::move(table), space, upload = std::forward<Upload>(upload),
-                       queued = false](StreamHandle stream) mutable {
-    if (queued) return table->ring->Settle(stream);
-    upload(stream);
-    queued = true;
-    return table->ring->ReleaseAfter(space, stream);
-  });
+template <typename Queue>
+void CudaTables::NoteUpload(uint32_t slot, std::shared_ptr<Staged> staged, Queue&& queue) {
+  streams_.Note(
+      slot, [staged = std::move(staged), queue = std::forward<Queue>(queue)](StreamHandle stream) {
+        PinnedRing& ring = *staged->table->memory.ring;
+        if (staged->queued) return ring.Settle(stream);
+        queue(stream);
+        staged->queued = true;
+        return ring.ReleaseAfter(staged->space, stream);
+      });
 }
 
 }  // namespace kvcast::cuda

@@ -36,25 +36,35 @@ class CudaTables {
   // Calls the driver, and waits until the table has been filled.
   uint64_t Open(uint32_t rows, uint32_t columns, int32_t absent, uint32_t staging,
                 uint64_t* address);
+  // Makes no call of the driver that waits. KVC_BUSY while uploads have not been executed.
   void Close(uint64_t id);
   void Update(uint32_t slot, uint64_t id, uint32_t count, const kvc_table_delta* deltas);
   void Write(uint32_t slot, uint64_t id, const TableRows& rows);
 
  private:
+  struct Memory {
+    DevicePtr address = 0;
+    uint64_t bytes = 0;  // of its size class
+    std::shared_ptr<PinnedRing> ring;
+  };
   struct Table {
     uint64_t id = 0;
     uint32_t rows = 0;
     uint32_t columns = 0;
-    DevicePtr memory = 0;
-    std::unique_ptr<PinnedRing> ring;
+    Memory memory;
   };
+  struct Staged;
 
   [[nodiscard]] std::shared_ptr<Table> Find(uint64_t id) const;
-  template <typename Upload>
-  void NoteUpload(uint32_t slot, std::shared_ptr<Table> table, const PinnedRing::Space& space,
-                  Upload&& upload);
-  [[nodiscard]] PinnedRing::Space Stage(Table& table, uint32_t slot, uint64_t entries);
-  void Free(Table& table) noexcept;
+
+  template <typename Queue>
+  void NoteUpload(uint32_t slot, std::shared_ptr<Staged> staged, Queue&& queue);
+  [[nodiscard]] std::shared_ptr<Staged> Stage(std::shared_ptr<Table> table, uint32_t slot,
+                                              uint64_t entries);
+  [[nodiscard]] Memory TakeMemory(uint64_t bytes, uint64_t staging);
+  [[nodiscard]] Memory Allocate(uint64_t bytes, uint64_t staging);
+  void Keep(Memory memory) noexcept;
+  void FreeSpare() noexcept;
 
   const DeviceContext& context_;
   EventPool& events_;
@@ -62,6 +72,10 @@ class CudaTables {
   StreamTable& streams_;
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Table>> tables_;
+  // Of tables that are closed. To free it would wait for all that runs on the device, so
+  // it serves later tables like them, and goes when the driver has no other.
+  std::vector<Memory> spare_;  // capacity for that of all tables
+  uint64_t allocated_ = 0;     // how many there are, spare or not
   uint64_t next_generation_ = 1;
   std::atomic<bool> staged_{false};  // some staging may have to be taken back
 };

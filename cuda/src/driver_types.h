@@ -80,6 +80,9 @@ inline constexpr int kAttributeHostPageTables = 100;
 inline constexpr int kAttributeVirtualMemory = 102;
 
 inline constexpr unsigned kStreamNonBlocking = 1;
+// Handles that stand for the calling thread's idea of a default stream.
+inline const StreamHandle kStreamLegacy = reinterpret_cast<StreamHandle>(1);
+inline const StreamHandle kStreamPerThread = reinterpret_cast<StreamHandle>(2);
 inline constexpr unsigned kEventBlockingSync = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kHostAllocPortable = 1;

@@ -16,10 +16,7 @@ constexpr uint64_t kAlignment = 16;
 }  // namespace pinned_ring
 
 PinnedRing::PinnedRing(const DeviceContext& context, EventPool& events, uint64_t bytes)
-    : context_(context),
-      events_(events),
-      size_((bytes + pinned_ring::kAlignment - 1) / pinned_ring::kAlignment *
-            pinned_ring::kAlignment) {
+    : context_(context), events_(events), size_(SizeFor(bytes)) {
   const DriverApi& api = context.api();
   const ContextScope scope(context);
   KVCAST_CUDA(api, host_alloc, &host_, size_, kHostAllocPortable);
@@ -28,6 +25,10 @@ PinnedRing::PinnedRing(const DeviceContext& context, EventPool& events, uint64_t
     api.host_free(host_);
     Check(api, "host_device_address", result);
   }
+}
+
+uint64_t PinnedRing::SizeFor(uint64_t bytes) {
+  return (bytes + pinned_ring::kAlignment - 1) / pinned_ring::kAlignment * pinned_ring::kAlignment;
 }
 
 PinnedRing::~PinnedRing() {
@@ -70,6 +71,7 @@ bool PinnedRing::ReleaseAfter(const Space& space, StreamHandle stream) {
     for (Part& part : parts_) {
       if (part.ticket != space.ticket) continue;
       part.owed = true;
+      part.release = ++releases_;
       part.stream = stream;
       owed_.fetch_add(1, std::memory_order_relaxed);
     }
@@ -79,6 +81,12 @@ bool PinnedRing::ReleaseAfter(const Space& space, StreamHandle stream) {
 
 bool PinnedRing::Settle(StreamHandle stream) {
   if (owed_.load(std::memory_order_relaxed) == 0) return true;
+  // The work of what is released from now on may come behind the event.
+  uint64_t covered = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    covered = releases_;
+  }
   EventHandle event = nullptr;
   try {
     event = events_.Take();
@@ -93,7 +101,7 @@ bool PinnedRing::Settle(StreamHandle stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   bool behind = false;
   for (Part& part : parts_) {
-    if (!part.owed || part.stream != stream) continue;
+    if (!part.owed || part.stream != stream || part.release > covered) continue;
     owed_.fetch_sub(1, std::memory_order_relaxed);
     // The first gets the event. The others come back behind it, so they need none.
     part.owed = false;

@@ -53,6 +53,8 @@ class PinnedRing {
   void Poll();
 
   [[nodiscard]] uint64_t size() const { return size_; }
+  // Of a ring that is asked for `bytes`.
+  [[nodiscard]] static uint64_t SizeFor(uint64_t bytes);
   [[nodiscard]] uint64_t in_flight() const;
 
  private:
@@ -62,6 +64,7 @@ class PinnedRing {
     EventHandle event = nullptr;
     bool free = false;
     bool owed = false;  // an event, on the stream
+    uint64_t release = 0;
     StreamHandle stream = nullptr;
   };
 
@@ -79,6 +82,7 @@ class PinnedRing {
   uint64_t begin_ = 0;      // positions grow for ever; modulo size_ is the place
   uint64_t end_ = 0;
   uint64_t next_ticket_ = 1;
+  uint64_t releases_ = 0;
 };
 
 }  // namespace kvcast::cuda

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace kvcast::cuda {
@@ -18,6 +19,7 @@ constexpr uint64_t kLeast = 2 * 4096;
 
 Staging::Staging(const DeviceContext& context, uint64_t bytes)
     : context_(context), half_(std::max(bytes, staging::kLeast) / 2) {
+  failed_.reserve(staging::kKeptFailures);  // so that to keep one needs no memory
   const DriverApi& api = context.api();
   const ContextScope scope(context);
   try {
@@ -113,11 +115,15 @@ void Staging::Serve() {
       }
     } catch (const Error& error) {
       status = error.status();
+    } catch (const std::bad_alloc&) {
+      status = KVC_OUT_OF_MEMORY;
+    } catch (...) {
+      status = KVC_INTERNAL;
     }
     lock.lock();
     ++done_;
     if (status != KVC_OK) {
-      if (failed_.size() == staging::kKeptFailures) failed_.pop_front();
+      if (failed_.size() == staging::kKeptFailures) failed_.erase(failed_.begin());
       failed_.emplace_back(done_, status);
     }
     changed_.notify_all();

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "cuda/src/context.h"
 
@@ -63,7 +64,7 @@ class Staging {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::deque<Job> jobs_;
-  std::deque<std::pair<uint64_t, kvc_status>> failed_;
+  std::vector<std::pair<uint64_t, kvc_status>> failed_;
   uint64_t submitted_ = 0;
   uint64_t done_ = 0;
   bool stop_ = false;

@@ -21,6 +21,14 @@ bool Passing(const Error& error) {
   return code != kSuccess && code != kErrorUnknown && !Lasting(code);
 }
 
+// What the calling thread has noted last: a call of the ABI notes and submits on one
+// thread, one after the other.
+struct OwnNote {
+  const StreamTable* table = nullptr;
+  uint64_t number = 0;
+};
+thread_local OwnNote own_note;
+
 }  // namespace stream_table
 
 StreamTable::StreamTable(const DeviceContext& context, EventPool& events)
@@ -72,6 +80,12 @@ uint32_t StreamTable::Open() {
 }
 
 uint32_t StreamTable::Adopt(StreamHandle callers) {
+  if (callers == kStreamLegacy || callers == kStreamPerThread) {
+    throw Error(KVC_INVALID_ARGUMENT,
+                "CU_STREAM_LEGACY and CU_STREAM_PER_THREAD stand for streams that depend on the "
+                "calling thread: pass a stream that has been created, or null for the legacy NULL "
+                "stream");
+  }
   const ContextScope scope(context_);
   DestroyDoomed();
   if (BeingCaptured(callers)) {
@@ -92,7 +106,7 @@ uint32_t StreamTable::Take(StreamHandle stream, bool ours, bool steps) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (uint32_t i = 1; i < kDeviceSlots; ++i) {
     Slot& slot = slots_[i];
-    if (slot.open || slot.doomed) continue;
+    if (slot.open || slot.doomed || slot.notes != 0) continue;
     if (slot.reached.load(std::memory_order_relaxed) < slot.submitted) continue;
     slot.stream = stream;
     slot.ours = ours;
@@ -133,15 +147,15 @@ void StreamTable::EndStep(uint32_t index, uint64_t step) {
   progress_.fetch_add(1, std::memory_order_acq_rel);
 }
 
-// Under a ContextScope. A stream is destroyed when its last fence has been
-// reached and nothing is left, so that what was noted for it still finds it.
+// Under a ContextScope. A stream is destroyed when its last fence has been reached and no
+// note names it, so that what was noted for it, and is perhaps being done now, finds it.
 void StreamTable::DestroyDoomed() noexcept {
   for (uint32_t i = 1; i < kDeviceSlots; ++i) {
     StreamHandle gone = nullptr;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       Slot& slot = slots_[i];
-      if (!slot.doomed || slot.withheld) continue;
+      if (!slot.doomed || slot.notes != 0) continue;
       if (slot.reached.load(std::memory_order_relaxed) < slot.submitted) continue;
       if (slot.ours) gone = slot.stream;
       slot.stream = nullptr;
@@ -174,6 +188,8 @@ StreamTable::Noted& StreamTable::AppendLocked(uint32_t slot, What what) {
   noted.what = what;
   noted.slot = slot;
   slots_[slot].record_last = false;
+  ++slots_[slot].notes;
+  stream_table::own_note = {this, ++noted_last_};
   noted_.store(true, std::memory_order_release);
   return noted;
 }
@@ -315,47 +331,69 @@ bool StreamTable::BeingCaptured(StreamHandle stream) const {
   return status != kCaptureNone;
 }
 
+// A caller launches behind what it has noted as soon as its call returns, so it waits for
+// whoever has taken its notes along. One that has noted nothing waits for nobody.
 uint32_t StreamTable::Submit() noexcept {
   uint32_t left = 0;
-  if (has_noted()) {
-    std::lock_guard<std::mutex> turn(submit_mutex_);
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      doing_.swap(noted_list_);
-      // What is noted from now on comes after what is being submitted.
-      for (Slot& slot : slots_) slot.record_last = false;
-      noted_.store(false, std::memory_order_release);
-    }
-    leaves_.fill(false);
-    blocked_.fill(Outcome::kDone);
-    if (!doing_.empty() && broken() == nullptr) {
-      try {
-        DoAll();
-      } catch (const Error& error) {
-        Break(error);
-      } catch (const std::exception& error) {
-        Break(Error(KVC_INTERNAL, error.what()));
-      }
-    }
-    for (Noted& noted : doing_) noted.work = nullptr;
-    left = static_cast<uint32_t>(left_.size());
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (uint32_t i = 1; i < kDeviceSlots; ++i) {
-      slots_[i].withheld = leaves_[i];
-      slots_[i].blocked = blocked_[i];
-    }
-    for (const Noted& noted : noted_list_) {  // what has come in the meantime
-      if (noted.what == What::kWait && WithheldLocked(noted.fence)) {
-        slots_[noted.slot].withheld = true;
-      }
-    }
-    spare_.splice(spare_.end(), doing_);
-    if (left != 0) {
-      noted_list_.splice(noted_list_.begin(), left_);
-      noted_.store(true, std::memory_order_release);
-    }
+  stream_table::OwnNote& own = stream_table::own_note;
+  const bool mine = own.table == this && own.number > done_last_.load(std::memory_order_acquire);
+  own = {};
+  std::unique_lock<std::mutex> turn(submit_mutex_, std::defer_lock);
+  if (mine) {
+    turn.lock();
+  } else if (has_noted()) {
+    (void)turn.try_lock();
+  }
+  if (turn.owns_lock()) {
+    if (has_noted()) left = SubmitLocked();
+    turn.unlock();
   }
   Poll();
+  return left;
+}
+
+// With submit_mutex_.
+uint32_t StreamTable::SubmitLocked() noexcept {
+  uint64_t last = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    doing_.swap(noted_list_);
+    last = noted_last_;
+    // What is noted from now on comes after what is being submitted.
+    for (Slot& slot : slots_) slot.record_last = false;
+    noted_.store(false, std::memory_order_release);
+  }
+  leaves_.fill(false);
+  blocked_.fill(Outcome::kDone);
+  gone_.fill(false);
+  if (!doing_.empty() && broken() == nullptr) {
+    try {
+      DoAll();
+    } catch (const Error& error) {
+      Break(error);
+    } catch (const std::exception& error) {
+      Break(Error(KVC_INTERNAL, error.what()));
+    }
+  }
+  for (Noted& noted : doing_) noted.work = nullptr;
+  const auto left = static_cast<uint32_t>(left_.size());
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (uint32_t i = 1; i < kDeviceSlots; ++i) {
+    slots_[i].withheld = leaves_[i];
+    slots_[i].blocked = blocked_[i];
+  }
+  for (const Noted& noted : noted_list_) {  // what has come in the meantime
+    if (noted.what == What::kWait && WithheldLocked(noted.fence)) {
+      slots_[noted.slot].withheld = true;
+    }
+  }
+  for (const Noted& noted : doing_) --slots_[noted.slot].notes;
+  spare_.splice(spare_.end(), doing_);
+  if (left != 0) {
+    noted_list_.splice(noted_list_.begin(), left_);
+    noted_.store(true, std::memory_order_release);
+  }
+  done_last_.store(last, std::memory_order_release);
   return left;
 }
 
@@ -386,6 +424,10 @@ void StreamTable::DoAll() {
         outcome = Outcome::kRefused;
         threw = true;
       }
+    }
+    // Work for a stream that is none any more is forgotten, with what it holds.
+    if (outcome != Outcome::kDone && first->what == What::kWork && gone_[slot]) {
+      outcome = Outcome::kDone;
     }
     if (outcome != Outcome::kDone) {
       leaves_[slot] = true;
@@ -463,7 +505,12 @@ StreamTable::Outcome StreamTable::Do(const Noted& noted) {
     std::lock_guard<std::mutex> lock(mutex_);
     stream = slots_[noted.slot].stream;
   }
-  if (BeingCaptured(stream)) return Outcome::kNotYet;
+  try {
+    if (BeingCaptured(stream)) return Outcome::kNotYet;
+  } catch (const Error& error) {
+    gone_[noted.slot] = error.system_code() == kErrorInvalidHandle && IsCallers(noted.slot);
+    throw;
+  }
   switch (noted.what) {
     case What::kWork:
       return noted.work(stream) ? Outcome::kDone : Outcome::kRefused;
@@ -526,6 +573,11 @@ bool StreamTable::Recorded(StreamHandle stream, const Fence& fence) {
   }
 }
 
+bool StreamTable::IsCallers(uint32_t slot) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !slots_[slot].ours;
+}
+
 bool StreamTable::SlotIsOwn(uint32_t slot) const {
   std::lock_guard<std::mutex> lock(mutex_);
   return slots_[slot].own;
@@ -575,30 +627,42 @@ void StreamTable::Poll() noexcept {
   }
 }
 
-// With submit_mutex_: nobody else takes from or adds to the pending events.
+// With submit_mutex_: nobody else takes from or adds to the pending events. A slot whose
+// event cannot be asked does not keep the others: what passes is told when all have been.
 void StreamTable::PollLocked() {
+  std::optional<Error> passing;
   for (Slot& slot : slots_) {
-    for (;;) {
-      Pending head{};
-      {
-        std::lock_guard<std::mutex> lock(mutex_);
-        if (slot.pending.empty()) break;
-        head = slot.pending.front();
-      }
-      const Result result = Tried([&] { return context_.api().event_query(head.event); });
-      if (result == kErrorNotReady) break;
-      Check(context_.api(), "event_query", result);
-      {
-        std::lock_guard<std::mutex> lock(mutex_);
-        slot.pending.pop_front();
-        // A record that was left may have been made twice.
-        const uint64_t reached = slot.reached.load(std::memory_order_relaxed);
-        slot.reached.store(std::max(reached, head.position), std::memory_order_release);
-      }
-      events_.Give(head.event);
-      outstanding_.fetch_sub(1, std::memory_order_release);
-      progress_.fetch_add(1, std::memory_order_acq_rel);
+    try {
+      PollSlot(&slot);
+    } catch (const Error& error) {
+      if (!stream_table::Passing(error)) throw;
+      if (!passing) passing.emplace(error);
     }
+  }
+  if (passing) throw Error(*passing);
+}
+
+void StreamTable::PollSlot(Slot* slot) {
+  for (;;) {
+    Pending head{};
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (slot->pending.empty()) return;
+      head = slot->pending.front();
+    }
+    const Result result = Tried([&] { return context_.api().event_query(head.event); });
+    if (result == kErrorNotReady) return;
+    Check(context_.api(), "event_query", result);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      slot->pending.pop_front();
+      // A record that was left may have been made twice.
+      const uint64_t reached = slot->reached.load(std::memory_order_relaxed);
+      slot->reached.store(std::max(reached, head.position), std::memory_order_release);
+    }
+    events_.Give(head.event);
+    outstanding_.fetch_sub(1, std::memory_order_release);
+    progress_.fetch_add(1, std::memory_order_acq_rel);
   }
 }
 

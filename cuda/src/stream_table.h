@@ -29,7 +29,7 @@ namespace kvcast::cuda {
 // Locks, in this order: submit_mutex_ makes submitters take turns, and is held
 // while the driver is called, which may wait when a stream's queue is full; mutex_
 // guards the slots and what is noted, and is never held over a call of the driver.
-// Whoever has nothing to submit does not take submit_mutex_.
+// Whoever has noted nothing does not wait for submit_mutex_.
 class StreamTable {
  public:
   StreamTable(const DeviceContext& context, EventPool& events);
@@ -43,9 +43,12 @@ class StreamTable {
   [[nodiscard]] uint32_t Open();
   // A slot on the caller's stream, which must live until the slot is closed and its
   // fences are reached; null is the legacy NULL stream. KVC_INVALID_ARGUMENT for a
-  // stream of another context, KVC_BAD_STATE for one that is being captured.
+  // stream of another context and for the handles that stand for a thread's stream,
+  // KVC_BAD_STATE for one that is being captured.
   [[nodiscard]] uint32_t Adopt(StreamHandle callers);
-  // Does what has been noted, in the order noted, and polls. Throws nothing. What is
+  // Does what has been noted, in the order noted, and polls. Throws nothing. Returns when
+  // all that the calling thread has noted has been done or left, by whomever; and at once
+  // when that is nothing and another thread is submitting. What is
   // for a stream that is being captured into a graph, or waits for such, is left for the
   // next Submit: its fences are reached only after the capture has ended. So are records
   // that the driver refuses: until one is taken the fence is outstanding, whatever has
@@ -92,7 +95,9 @@ class StreamTable {
   [[nodiscard]] bool Withheld(const Fence& fence) const;
   // Work that Submit does on the slot's stream, under a ContextScope; a copy, say.
   // Fences recorded later cover it. It throws when it could not be queued, and returns
-  // false when it has been, but is to be called again by the next Submit.
+  // false when it has been, but is to be called again by the next Submit. It is destroyed
+  // when it is done, and uncalled when the table breaks or the caller's stream is none any
+  // more: what it holds must come back then. The same if this throws.
   using Work = std::function<bool(StreamHandle)>;
   void Note(uint32_t slot, Work work);
 
@@ -139,6 +144,7 @@ class StreamTable {
     bool record_last = false;          // the newest note is a record, which serves later ones too
     bool withheld = false;             // not all that has been noted could be handed over
     Outcome blocked = Outcome::kDone;  // why no more work can be
+    uint32_t notes = 0;                // that name it, being done or not: then it is kept
     uint64_t handed = 0;               // the newest record that has been
     uint64_t submitted = 0;
     std::atomic<uint64_t> reached{0};
@@ -161,15 +167,18 @@ class StreamTable {
   Noted& AppendLocked(uint32_t slot, What what);
   void MakeStream(uint32_t slot);
   [[nodiscard]] Notes::iterator BatchEnd(Notes::iterator first);
+  [[nodiscard]] uint32_t SubmitLocked() noexcept;
   void DoAll();
   [[nodiscard]] Outcome Do(const Noted& noted);
   [[nodiscard]] Outcome DoWait(StreamHandle stream, const Noted& noted);
   [[nodiscard]] Outcome DoRecord(StreamHandle stream, uint32_t slot, uint64_t position);
   [[nodiscard]] bool Recorded(StreamHandle stream, const Fence& fence);
   [[nodiscard]] bool SlotIsOwn(uint32_t slot) const;
+  [[nodiscard]] bool IsCallers(uint32_t slot) const;
   [[nodiscard]] bool MayStay(const Noted& noted, const Error& error) const;
   void Break(const Error& error) noexcept;
   void PollLocked();
+  void PollSlot(Slot* slot);
   void DestroyDoomed() noexcept;
 
   const DeviceContext& context_;
@@ -186,6 +195,9 @@ class StreamTable {
   std::function<void(StreamHandle)> recorded_;
   std::array<bool, kDeviceSlots> leaves_{};  // slots with something left
   std::array<Outcome, kDeviceSlots> blocked_{};
+  std::array<bool, kDeviceSlots> gone_{};  // streams of callers that are none any more
+  uint64_t noted_last_ = 0;                // notes so far; mutex_
+  std::atomic<uint64_t> done_last_{0};     // of those, up to here all are done or left
   std::atomic<bool> noted_{false};
   std::atomic<uint64_t> outstanding_{0};  // events recorded and not reached
   std::atomic<uint64_t> progress_{0};

@@ -254,6 +254,14 @@ Result fake_cuStreamQuery(StreamHandle stream) {
 
 Result fake_cuStreamGetCtx(StreamHandle stream, ContextHandle* context) {
   FAKE_ENTER("cuStreamGetCtx");
+  const bool special = stream == kStreamLegacy || stream == kStreamPerThread;
+  if (stream == nullptr || special) {
+    uint64_t current = 0;
+    Context* ours = nullptr;
+    if (const Result result = Current(world, &ours, &current); result != 0) return result;
+    *context = ToHandle<ContextHandle>(current);
+    return 0;
+  }
   const auto found = world.streams.find(Id(stream));
   if (found == world.streams.end()) return kErrorInvalidHandle;
   *context = ToHandle<ContextHandle>(found->second->context);

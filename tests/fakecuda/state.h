@@ -16,6 +16,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cuda/src/driver_types.h"
@@ -147,6 +148,8 @@ struct World {
   std::map<uint64_t, Chunk> chunks;
   std::map<uint64_t, uint64_t> ranges;  // reserved: first address -> bytes
   std::map<uint64_t, Region> regions;
+  // Streams that CU_STREAM_PER_THREAD stands for, of a context and a thread.
+  std::map<std::pair<uint64_t, std::thread::id>, uint64_t> per_thread;
   std::map<int, uint64_t> used;  // device -> bytes
 };
 
@@ -181,7 +184,8 @@ Result RefuseWhileCapturing(World& world);
 Result Captured(World& world, Stream* stream, bool* taken);
 
 // streams.cpp
-// A stream of the current context by handle; null is the context's NULL stream.
+// A stream of the current context by handle; null and 1 (CU_STREAM_LEGACY) are the
+// context's NULL stream, 2 (CU_STREAM_PER_THREAD) is the calling thread's.
 Result FindStream(World& world, uint64_t handle, Stream** stream);
 uint64_t NewStream(World& world, uint64_t context, bool blocking);
 // Queues; waits while the stream's queue is full.

@@ -83,6 +83,12 @@ Result FindStream(World& world, uint64_t handle, Stream** stream) {
   Context* context = nullptr;
   uint64_t id = 0;
   if (const Result result = Current(world, &context, &id); result != 0) return result;
+  if (handle == Id(kvcast::cuda::kStreamLegacy)) handle = 0;
+  if (handle == Id(kvcast::cuda::kStreamPerThread)) {
+    uint64_t& mine = world.per_thread[{id, std::this_thread::get_id()}];
+    if (world.streams.count(mine) == 0) mine = NewStream(world, id, true);
+    handle = mine;
+  }
   const auto found = world.streams.find(handle == 0 ? context->null_stream : handle);
   if (found == world.streams.end() || found->second->closing || found->second->context != id) {
     return kvcast::cuda::kErrorInvalidHandle;

@@ -3,6 +3,8 @@
 
 // Streams and fences as the core sees them, the pinned ring, and staging.
 
+#include "tests/native/failing_allocator.h"  // first: it replaces operator new
+
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -10,6 +12,7 @@
 #include <set>
 #include <thread>
 
+#include "cuda/src/cuda_tables.h"
 #include "cuda/src/pinned_ring.h"
 #include "cuda/src/staging.h"
 #include "cuda/src/stream_table.h"
@@ -359,6 +362,278 @@ TEST_F(CudaStreams, ThreadsMayNoteSubmitAndAskAtOnce) {
   for (std::thread& thread : threads) thread.join();
   for (size_t i = 0; i < kThreads; ++i) EXPECT_TRUE(ReachedSoon(slots[i], last[i].load()));
   EXPECT_EQ(table_->broken(), nullptr);
+}
+
+// The caller launches as soon as its call has returned: what the call has noted must be on
+// the stream by then, also when another thread has taken it along and is still at it.
+TEST_F(CudaStreams, ACallReturnsWhenWhatItNotedIsOnTheStream) {
+  Open();
+  const uint32_t first = table_->Open();
+  const uint32_t second = table_->Open();
+  std::atomic<bool> noted{false};
+  std::atomic<bool> busy{false};
+  std::atomic<bool> go{false};
+  std::atomic<bool> returned{false};
+  bool queued = false;
+  table_->Note(first, [&](StreamHandle) {
+    busy = true;
+    Until([&] { return go.load(); });
+    return true;
+  });
+  std::thread caller([&] {
+    table_->Note(second, [&](StreamHandle) {
+      queued = true;
+      return true;
+    });
+    noted = true;
+    Until([&] { return busy.load(); });
+    (void)table_->Submit();
+    EXPECT_TRUE(queued) << "the call returned before its work was on the stream";
+    returned = true;
+  });
+  Until([&] { return noted.load(); });
+  std::thread submitter([&] {
+    table_->Note(first, [](StreamHandle) { return true; });
+    (void)table_->Submit();
+  });
+  Until([&] { return busy.load(); });
+  // One that has noted nothing waits for nobody: this would never return.
+  std::thread bystander([&] { (void)table_->Submit(); });
+  bystander.join();
+  for (int i = 0; i < 2000 && !returned; ++i) std::this_thread::yield();
+  EXPECT_FALSE(returned.load());
+  go = true;
+  caller.join();
+  submitter.join();
+}
+
+TEST_F(CudaStreams, EachThreadFindsItsWorkDone) {
+  options_.max_delay_us = 20;
+  Restart();
+  Open();
+  const uint32_t slots[] = {table_->Open(), table_->Open()};
+  std::atomic<int> early{0};
+  std::vector<std::thread> threads;
+  for (const uint32_t slot : slots) {
+    threads.emplace_back([&, slot] {
+      for (int i = 0; i < 3000; ++i) {
+        const auto done = std::make_shared<std::atomic<bool>>(false);
+        table_->Note(slot, [done](StreamHandle) {
+          *done = true;
+          return true;
+        });
+        (void)table_->Submit();
+        if (!*done) ++early;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(early.load(), 0);
+}
+
+// A closed stream is there for what has been noted for it, done now or left.
+TEST_F(CudaStreams, AClosedStreamGoesAfterWhatIsNotedForIt) {
+  Open();
+  const uint32_t first = table_->Open();
+  const uint32_t second = table_->Open();
+  std::atomic<bool> busy{false};
+  std::atomic<bool> go{false};
+  StreamHandle const was = table_->handle(second);
+  StreamHandle got = nullptr;
+  const auto work = [&](StreamHandle stream) {
+    got = stream;
+    return true;
+  };
+  table_->Note(first, [&](StreamHandle) {
+    busy = true;
+    Until([&] { return go.load(); });
+    return true;
+  });
+  table_->Note(second, work);
+  std::thread submitter([&] {
+    table_->Note(first, [](StreamHandle) { return true; });
+    (void)table_->Submit();
+  });
+  Until([&] { return busy.load(); });
+  table_->Close(second);
+  const uint32_t third = table_->Open();
+  EXPECT_NE(third, second) << "its work is being done";
+  go = true;
+  submitter.join();
+  EXPECT_EQ(got, was);
+  EXPECT_EQ(table_->Open(), second);
+  // Left because of a capture, and no fence stands for it.
+  got = nullptr;
+  StreamHandle const captured = table_->handle(third);
+  fakecuda_stream_capture(captured, 1);
+  table_->Note(third, work);
+  EXPECT_EQ(table_->Submit(), 1u);
+  table_->Close(third);
+  const uint64_t streams = fakecuda_live_objects().streams;
+  EXPECT_NE(table_->Open(), third);
+  EXPECT_EQ(fakecuda_live_objects().streams, streams + 1);
+  fakecuda_stream_capture(captured, 0);
+  EXPECT_EQ(table_->Submit(), 0u);
+  EXPECT_EQ(got, captured);
+  EXPECT_EQ(table_->Open(), third);
+  // A slot of steps that are not done.
+  const uint32_t steps = table_->OpenSteps();
+  table_->BeginStep(steps, 1);
+  table_->Close(steps);
+  EXPECT_NE(table_->OpenSteps(), steps);
+  table_->EndStep(steps, 1);
+  EXPECT_EQ(table_->OpenSteps(), steps);
+}
+
+TEST_F(CudaStreams, AnEventThatCannotBeAskedKeepsNobodyElse) {
+  Open();
+  const uint32_t first = table_->Open();
+  const uint32_t second = table_->Open();
+  fakecuda_hold(1);
+  const uint64_t one = table_->Record(first);
+  const uint64_t two = table_->Record(second);
+  EXPECT_EQ(table_->Submit(), 0u);
+  fakecuda_hold(0);
+  fakecuda_settle();
+  fakecuda_inject("cuEventQuery", 1, kErrorCapturedEvent);
+  table_->Poll();
+  EXPECT_FALSE(table_->Reached(first, one));
+  EXPECT_TRUE(table_->Reached(second, two));
+  table_->Poll();
+  EXPECT_TRUE(table_->Reached(first, one));
+  EXPECT_EQ(table_->broken(), nullptr);
+}
+
+// The caller has been told that its stream waits.
+TEST_F(CudaStreams, AWaitThatIsNotThereBreaksTheTable) {
+  for (const char* call : {"cuStreamWaitEvent", "cuEventRecord"}) {
+    SCOPED_TRACE(call);
+    Open();
+    const uint32_t first = table_->Open();
+    const uint32_t second = table_->Open();
+    const uint64_t position = table_->Record(first);
+    table_->Wait(second, {first, position});
+    bool behind = false;
+    table_->Note(second, [&](StreamHandle) {
+      behind = true;
+      return true;
+    });
+    fakecuda_hold(1);
+    fakecuda_inject_many(call, 1, UINT64_MAX, kErrorOutOfMemory);
+    (void)table_->Submit();
+    fakecuda_inject(nullptr, 0, 0);
+    fakecuda_hold(0);
+    ASSERT_NE(table_->broken(), nullptr);
+    EXPECT_EQ(table_->broken()->status(), KVC_DEVICE_ERROR);
+    EXPECT_FALSE(behind);
+    table_.reset();
+    EXPECT_EQ(events_->in_use(), 0u);
+    events_.reset();
+    context_.reset();
+  }
+}
+
+TEST_F(CudaStreams, ABatchOfCopiesEndsWhereOneWaits) {
+  Open();
+  const uint32_t other = table_->Open();
+  const uint32_t slot = table_->Open();
+  std::vector<uint64_t> waits_before;
+  table_->SetCopier([&](StreamHandle, const std::vector<PageCopy>& copies) {
+    for (size_t i = 0; i < copies.size(); ++i) {
+      waits_before.push_back(fakecuda_calls("cuStreamWaitEvent"));
+    }
+  });
+  fakecuda_hold(1);
+  FenceList after;
+  after.Add({other, table_->Record(other)});
+  table_->ReserveCopies(3);
+  table_->NoteCopy(slot, {0, 1, 0}, {});
+  table_->NoteCopy(slot, {2, 3, 0}, {});
+  table_->NoteCopy(slot, {4, 5, 0}, after);
+  fakecuda_clear_log();
+  EXPECT_EQ(table_->Submit(), 0u);
+  EXPECT_EQ(waits_before, (std::vector<uint64_t>{0, 0, 1}));
+  fakecuda_hold(0);
+}
+
+TEST_F(CudaStreams, HandlesThatStandForAThreadsStreamAreRefused) {
+  Open();
+  for (StreamHandle const handle : {kStreamLegacy, kStreamPerThread}) {
+    {
+      const ContextScope scope(*context_);
+      int status = -1;
+      EXPECT_EQ(context_->api().stream_capturing(handle, &status), kSuccess) << "the driver's";
+    }
+    try {
+      (void)table_->Adopt(handle);
+      ADD_FAILURE() << "adopted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), KVC_INVALID_ARGUMENT);
+      EXPECT_NE(std::string(error.what()).find("created"), std::string::npos) << error.what();
+    }
+  }
+}
+
+// For every n the n-th allocation of an upload fails: its staging comes back.
+TEST_F(CudaStreams, AnUploadWithoutHostMemoryKeepsNoStaging) {
+  Open();
+  const KernelImage kernels(*context_);
+  {
+    CudaTables tables(*context_, *events_, kernels, *table_);
+    const uint32_t slot = table_->Open();
+    uint64_t address = 0;
+    const uint64_t id = tables.Open(2, 8, -1, 64, &address);
+    const std::vector<int32_t> row(8, 1);
+    const TableRows rows{0, 1, 8, row.data()};
+    int failed = 0;
+    for (uint64_t n = 0;; ++n) {
+      ASSERT_LT(n, 50u);
+      bool bad = false;
+      allocations = 0;
+      fail_at = n;
+      counting = true;
+      try {
+        tables.Write(slot, id, rows);
+      } catch (const std::bad_alloc&) {
+        bad = true;
+      }
+      counting = false;
+      (void)table_->Submit();
+      fakecuda_settle();
+      tables.Poll();
+      failed += bad ? 1 : 0;
+      if (allocations <= n) break;
+    }
+    fail_at = UINT64_MAX;
+    EXPECT_GT(failed, 1);
+    for (int i = 0; i < 60; ++i) {
+      EXPECT_NO_THROW(tables.Write(slot, id, rows)) << i;
+      (void)table_->Submit();
+      fakecuda_settle();
+      tables.Poll();
+    }
+    EXPECT_NO_THROW(tables.Close(id));
+  }
+}
+
+TEST_F(CudaStreams, TheRingKeepsWhatNoEventStandsBehind) {
+  Open();
+  PinnedRing ring(*context_, *events_, 256);
+  const ContextScope scope(*context_);
+  StreamHandle stream = nullptr;
+  KVCAST_CUDA(context_->api(), stream_create, &stream, kStreamNonBlocking);
+  const PinnedRing::Space space = ring.Take(256);
+  ASSERT_NE(space.host, nullptr);
+  fakecuda_inject_many("cuEventRecord", 1, UINT64_MAX, kErrorOutOfMemory);
+  EXPECT_FALSE(ring.ReleaseAfter(space, stream));
+  EXPECT_FALSE(ring.Settle(stream));
+  ring.Poll();
+  EXPECT_EQ(ring.Take(16).host, nullptr) << "its work may not have run";
+  fakecuda_inject(nullptr, 0, 0);
+  EXPECT_TRUE(ring.Settle(stream));
+  KVCAST_CUDA(context_->api(), stream_synchronize, stream);
+  EXPECT_NE(ring.Take(256).host, nullptr);
+  KVCAST_CUDA(context_->api(), stream_destroy, stream);
 }
 
 TEST_F(CudaStreams, TheRingNeverGivesOutWhatIsInUse) {

@@ -1305,7 +1305,9 @@ KVC_API kvc_status kvc_device_memory_get(kvc_manager* manager, kvc_device_memory
  * capability 8.0 or later), which is looked for at run time, by the first of these
  * calls; before it nothing of CUDA happens. What a driver call needs current on a
  * thread is made current for it and taken back, so the caller's context stays.
- * Calls that only keep the books make no driver call. After a fork the child cannot
+ * Calls that only keep the books or tell hand nothing to the driver; while fences or
+ * uploads are outstanding they ask it which have been reached (docs/gpu.md says by how
+ * many calls), and none of these waits. After a fork the child cannot
  * use what the parent has opened: KVC_NO_DEVICE. After an error of the device itself
  * (a kernel that faulted) every call that
  * is not for giving back or telling is KVC_DEVICE_ERROR.
@@ -1348,7 +1350,9 @@ KVC_API kvc_status kvc_cuda_budget(uint32_t ordinal, uint64_t page_bytes, uint64
 
 /* A device stream on the caller's CUstream (a cudaStream_t is the same), which must
  * live until kvc_device_stream_destroy and until its fences have been reached. NULL is
- * the legacy NULL stream. INVALID_ARGUMENT for a stream of another context. */
+ * the legacy NULL stream. INVALID_ARGUMENT for a stream of another context, and for
+ * CU_STREAM_LEGACY and CU_STREAM_PER_THREAD, which depend on the calling thread: pass a
+ * stream that has been created. */
 KVC_API kvc_status kvc_cuda_stream_adopt(kvc_manager* manager, void* cuda_stream, uint64_t* out,
                                          kvc_error* error) KVC_NOEXCEPT;
 /* The CUstream of a device stream, on which the caller launches its kernels. */
@@ -1659,7 +1663,8 @@ KVC_API kvc_status kvc_tables_delta(kvc_manager* manager, const kvc_table_format
 KVC_API kvc_status kvc_device_table_create(kvc_manager* manager, uint32_t rows, uint32_t columns,
                                            int32_t absent, uint32_t staging, uint64_t* table,
                                            uint64_t* address, kvc_error* error) KVC_NOEXCEPT;
-/* KVC_BUSY while uploads have not been executed. */
+/* KVC_BUSY while uploads have not been executed. What else uses the table must have run:
+ * on a GPU its memory is kept for later tables, as freeing it would wait for the device. */
 KVC_API kvc_status kvc_device_table_destroy(kvc_manager* manager, uint64_t table,
                                             kvc_error* error) KVC_NOEXCEPT;
 /* Queues the triples, or whole rows from first_row on (row_stride int32s apart), on a
