@@ -97,18 +97,25 @@ func (m *model) plan(stream bindings.DeviceStream, demand int,
 	})
 	var stripped []*mSequence
 	gain, less := 0, map[*mPage]int{}
+	gives := func(p *mPage) bool {
+		return p.holders == less[p] && !m.doomed(p) && m.usableBy(p.ready, stream) && m.usableBy(p.used, stream)
+	}
 	for _, keeper := range keepers {
 		if !must(keeper) && m.gain(victims)+gain >= demand {
 			break
 		}
 		for _, p := range keeper.pages {
 			less[p]++
-			if p.holders == less[p] && !m.doomed(p) && m.usableBy(p.ready, stream) && m.usableBy(p.used, stream) {
+			if gives(p) {
 				gain++
 			}
 		}
 		stripped = append(stripped, keeper)
 	}
+	// Not who gives nothing.
+	stripped = slices.DeleteFunc(stripped, func(k *mSequence) bool {
+		return !must(k) && !slices.ContainsFunc(k.pages, gives)
+	})
 	if m.gain(victims)+gain < demand {
 		return demand, nil, nil, false
 	}

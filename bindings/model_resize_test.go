@@ -218,8 +218,12 @@ func (m *model) clearDoomed(maxPages int, copies bindings.DeviceStream, r *bindi
 		if b == nil && at.s == nil {
 			continue
 		}
-		if len(victims)+len(r.Moves) == maxPages || m.free == 0 {
+		if len(victims)+len(r.Moves) == maxPages {
 			break
+		}
+		if m.free == 0 {
+			r.HeldPages++
+			continue
 		}
 		var old, written *mPage
 		if b != nil {
@@ -230,6 +234,7 @@ func (m *model) clearDoomed(maxPages int, copies bindings.DeviceStream, r *bindi
 			written = &mPage{ready: slices.Concat(old.ready, old.used)}
 		}
 		if slices.ContainsFunc(m.waitsFor([]*mPage{written}, 0), func(f mFence) bool { return m.streams[f.stream].steps }) {
+			r.HeldPages++
 			continue // what fills it waits for the host
 		}
 		after, _ := m.copyAfter(written, 0, copies)

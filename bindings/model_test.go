@@ -792,8 +792,12 @@ func (m *model) grow(s *mSequence, capacityTokens int, copies bindings.DeviceStr
 	if !enough {
 		m.refusedNotNow++
 		victims = m.victims(max(0, need-own-m.free), s.stream, false)
-		// All that nobody holds and that cannot be had is kept by fences.
-		leaving := m.cached() - len(victims) + m.staying() - own
+		// All that nobody holds and that cannot be had is kept by fences; what is doomed
+		// does not come.
+		leaving := m.staying() - m.gain(victims) - own
+		for _, list := range m.lists {
+			leaving += m.gain(list)
+		}
 		return mGrow{err: bindings.ErrNotNow, leaving: leaving, copied: -1}
 	}
 	var after []mFence

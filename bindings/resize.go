@@ -26,7 +26,9 @@ type ResizeResult struct {
 	// GrowingPages were asked of the device and are not there yet.
 	GrowingPages int
 	// DoomedPages are at or above the target and have not been withdrawn yet. HeldPages of
-	// them are held by sequences or pins, cannot move and stay until released (exact below 65,536).
+	// them are not cleared by more calls alone: others hold them, or there is no page that
+	// they could move to, or what still writes them stands in the way. Exact below 65,536
+	// doomed pages and 8,192 kept ones.
 	DoomedPages, HeldPages int
 	// LeavingPages have been withdrawn; the device has not taken their memory back yet.
 	LeavingPages int

@@ -121,7 +121,8 @@ type GrowResult struct {
 	AddedPages    int
 	EvictedBlocks int
 	// LeavingPages, with ErrNotNow: pages that nobody holds, but that fences keep
-	// from this sequence's stream, directly or through a block built on theirs.
+	// from this sequence's stream, directly or through a block built on theirs; not
+	// those that a shrink takes.
 	LeavingPages int
 	// FirstEvicted is where the item's evicted blocks begin in what GrowTold
 	// returns; -1 if nothing was evicted or there was no room to tell it.

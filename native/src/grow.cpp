@@ -71,10 +71,11 @@ bool Manager::PlanPages(const Sequence& seq, GrowPlan* plan) {
     plan->demand = beyond(plan->need + 1);
     planned = PlanVictims(plan->demand, seq.slot);
   }
-  // What is cached or quarantined and cannot be had now waits for fences.
+  // What is cached or quarantined and cannot be had now waits for fences, but for what is
+  // doomed: that is waited for in vain.
   const uint32_t own = seq.slot == 0 ? 0 : pages_.quarantine(seq.slot).size;
   const uint32_t leaving =
-      pages_.cached() - doomed_victims_ - planned + pages_.StayingQuarantined() - own;
+      pages_.cached() - doomed_cached_ - planned + pages_.StayingQuarantined() - own;
   refused_ = {changes_, progress, seq.slot, plan->demand, leaving};
   return false;
 }

@@ -427,7 +427,7 @@ void Manager::Stats(kvc_stats* out) {
       tails_.size() + sequences_.capacity() * sizeof(Sequence) + sequence_bytes_ +
       (victims_.capacity() + interned_.capacity() + removals_.capacity() + strip_.capacity()) *
           sizeof(uint32_t) +
-      reasons_.capacity();
+      kept_.capacity() * sizeof(KeptPage) + reasons_.capacity();
   out->prefault_ns = prefault_ns_;
   out->suspended_sequences = open_sequences_ - holds_ - active_sequences_;
   out->kept_pages = kept_pages_;

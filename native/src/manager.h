@@ -517,8 +517,11 @@ class Manager final : public SinkHost {
     uint32_t sequence;
     uint32_t index;  // in its list
   };
-  void FindKept();
-  [[nodiscard]] const KeptPage* KeptAt(PageId page) const;
+  struct KeptScan {
+    uint32_t sequence = 0;
+    uint32_t index = 0;  // in its list
+  };
+  [[nodiscard]] KeptScan FindKept();
   void AskForPages(uint32_t pages);
   void TakeIn();
   void Settle();
@@ -611,7 +614,7 @@ class Manager final : public SinkHost {
   Slab tails_;                      // partly filled last blocks' tokens
   std::vector<uint32_t> interned_;  // a commit's tokens, when some are digests
   std::vector<NodeId> victims_;     // plan of an eviction; never grows
-  uint32_t doomed_victims_ = 0;     // in doomed pages, of the last such plan
+  uint32_t doomed_cached_ = 0;      // in doomed pages, of those that the last such plan saw
   std::vector<NodeId> removals_;    // announced blocks that go with this step
   std::vector<uint8_t> reasons_;    // and why each of them does
   uint64_t epoch_ = 1;              // grows with each reset
@@ -634,7 +637,8 @@ class Manager final : public SinkHost {
   uint64_t asked_ = 0;
   uint32_t asked_pages_;
   uint32_t resize_scan_ = kNil;  // doomed pages below this have not been looked at
-  std::vector<KeptPage> kept_;   // of one call that shrinks: those in doomed pages, by page
+  KeptScan kept_scan_;           // and of what is kept, that before this has been
+  std::vector<KeptPage> kept_;   // of one call that shrinks: those in doomed pages, last first
   const uint32_t min_pages_;
   uint64_t next_stream_generation_ = 1;
   uint32_t top_slot_ = 0;  // the highest that has had a device stream

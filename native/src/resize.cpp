@@ -15,6 +15,9 @@ namespace resize {
 
 // Doomed pages that one call looks at: some 100 us.
 constexpr uint32_t kLook = 65536;
+// Suspended sequences, and pages that they keep, that one call looks at: these are found
+// and put in order.
+constexpr uint32_t kLookKept = 8192;
 // A move needs sets of fences for the copy, its two pages, and the page that is given up.
 constexpr size_t kSets = 6;
 // Evictions that are planned at once, if so many may be: at least, and at most.
@@ -80,6 +83,7 @@ void Manager::Retarget(uint32_t target) {
   ++changes_;
   resizing_ = true;
   resize_scan_ = kNil;
+  kept_scan_ = {};
   if (target > asked_pages_) {
     AskForPages(target);
   } else if (settled_) {
@@ -87,28 +91,31 @@ void Manager::Retarget(uint32_t target) {
   }
 }
 
-// What suspended sequences keep in doomed pages, but for what somebody else holds as well.
-void Manager::FindKept() {
+// What suspended sequences keep in doomed pages, but for what somebody else holds as well:
+// some of it, from kept_scan_ on. Returns where the next call goes on.
+Manager::KeptScan Manager::FindKept() {
   kept_.clear();
-  if (kept_pages_ == 0) return;
-  kept_.reserve(kept_pages_);
-  for (uint32_t i = 0; i < max_sequences_; ++i) {
-    const Sequence& seq = sequences_[i];
-    if (!seq.open || !seq.suspended) continue;
-    for (uint32_t at = 0; at < seq.pages.size(); ++at) {
-      const PageId id = seq.pages[at];
-      const Page& page = pages_[id];
-      if (pages_.doomed(id) && page.holders == 1 && page.node == kNil) kept_.push_back({id, i, at});
+  if (kept_pages_ == 0) return {};
+  kept_.reserve(std::min<uint64_t>(kept_pages_, resize::kLookKept));
+  KeptScan scan = kept_scan_;
+  for (uint32_t looks = resize::kLookKept; scan.sequence < max_sequences_; --looks) {
+    if (looks == 0) break;
+    const Sequence& seq = sequences_[scan.sequence];
+    if (!seq.open || !seq.suspended || scan.index >= seq.pages.size()) {
+      scan = {scan.sequence + 1, 0};
+      continue;
     }
+    const PageId id = seq.pages[scan.index];
+    const Page& page = pages_[id];
+    if (pages_.doomed(id) && page.holders == 1 && page.node == kNil) {
+      kept_.push_back({id, scan.sequence, scan.index});
+    }
+    ++scan.index;
   }
+  if (scan.sequence == max_sequences_) scan = {};
   std::sort(kept_.begin(), kept_.end(),
-            [](const KeptPage& a, const KeptPage& b) { return a.page < b.page; });
-}
-
-const Manager::KeptPage* Manager::KeptAt(PageId page) const {
-  const auto at = std::lower_bound(kept_.begin(), kept_.end(), page,
-                                   [](const KeptPage& k, PageId id) { return k.page < id; });
-  return at != kept_.end() && at->page == page ? &*at : nullptr;
+            [](const KeptPage& a, const KeptPage& b) { return a.page > b.page; });
+  return scan;
 }
 
 // What is in a doomed page, a block or what a suspended sequence keeps, to a free one, if
@@ -197,9 +204,10 @@ PageId Manager::EvictPlanned(NodeId id, ResizeCall* call) {
 kvc_status Manager::ClearDoomed(ResizeCall* call, kvc_error* error) {
   const uint32_t total = pages_.total();
   if (resize_scan_ == kNil || resize_scan_ > total) resize_scan_ = total;
-  FindKept();
+  const KeptScan kept_end = FindKept();
   uint32_t looks = resize::kLook;
-  uint32_t movable = 0;
+  auto movable = static_cast<uint32_t>(kept_.size());
+  size_t kept = 0;  // of those, the first that may be at or before the page
   PageId end = resize_scan_;
   PageId at = end;
   for (; looks != 0; --looks) {
@@ -210,9 +218,10 @@ kvc_status Manager::ClearDoomed(ResizeCall* call, kvc_error* error) {
     }
     at = id;
     const PageState state = pages_[id].state;
-    const bool moves = state == PageState::kCached || KeptAt(id) != nullptr;
-    movable += moves ? 1 : 0;
-    call->out->held_pages += state == PageState::kLive && !moves ? 1 : 0;
+    while (kept < kept_.size() && kept_[kept].page > id) ++kept;
+    const bool is_kept = kept < kept_.size() && kept_[kept].page == id;
+    movable += state == PageState::kCached ? 1 : 0;
+    call->out->held_pages += state == PageState::kLive && !is_kept ? 1 : 0;
   }
   // The engine could not be told what to copy.
   const bool untold = call->moves == nullptr && page_bytes_ != 0;
@@ -243,16 +252,33 @@ kvc_status Manager::ClearDoomed(ResizeCall* call, kvc_error* error) {
     FlushRemovals();
     if (!any) break;
   }
-  for (PageId id = pages_.LastDoomed(end); id != kNil && (at == kNil || id >= at);
-       id = pages_.LastDoomed(id)) {
-    if (call->Budget() == 0 || call->out->moved_pages == most || pages_.free() == 0) {
-      return KVC_OK;
+  const auto cached_below = [&](PageId id) {
+    do id = pages_.LastDoomed(id);
+    while (id != kNil && (at == kNil || id >= at) && pages_[id].state != PageState::kCached);
+    return id != kNil && (at == kNil || id >= at) ? id : kNil;
+  };
+  kept = 0;
+  bool room = true;
+  for (PageId next = cached_below(end); next != kNil || kept < kept_.size();) {
+    if (call->Budget() == 0 || call->out->moved_pages == most) return KVC_OK;
+    const bool is_kept = next == kNil || (kept < kept_.size() && kept_[kept].page > next);
+    const PageId id = is_kept ? kept_[kept].page : next;
+    const uint32_t moved = call->out->moved_pages;
+    room = room && pages_.free() != 0;
+    if (room) {
+      const kvc_status bad = MoveOne(id, is_kept ? &kept_[kept] : nullptr, call, error);
+      if (bad != KVC_OK) return bad;
     }
-    const KeptPage* kept = KeptAt(id);
-    if (kept == nullptr && pages_[id].state != PageState::kCached) continue;
-    if (const kvc_status bad = MoveOne(id, kept, call, error); bad != KVC_OK) return bad;
+    call->out->held_pages += call->out->moved_pages == moved ? 1 : 0;
+    if (is_kept) {
+      ++kept;
+    } else {
+      next = cached_below(id);
+    }
   }
+  if (!room) return KVC_OK;
   resize_scan_ = at;
+  kept_scan_ = kept_end;
   return KVC_OK;
 }
 

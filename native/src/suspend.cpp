@@ -218,8 +218,9 @@ kvc_status Manager::ResumeOne(uint64_t id, kvc_resume_result* result, Turn* turn
 }
 
 // Chooses suspended sequences whose kept pages give `slot` at least `demand`
-// pages, those suspended last first; whoever keeps `unshare` in any case. With all of
-// the demand strip_ holds them, else it is empty. Returns how many pages there would be.
+// pages, those suspended last first, but for those that give none now; whoever keeps
+// `unshare` in any case. With all of the demand strip_ holds them, else it is empty.
+// Returns how many pages there would be.
 uint32_t Manager::PlanStrip(uint32_t demand, uint32_t slot, PageId unshare) {
   for (uint32_t i = 0; i < max_sequences_; ++i) {
     const Sequence& seq = sequences_[i];
@@ -238,20 +239,30 @@ uint32_t Manager::PlanStrip(uint32_t demand, uint32_t slot, PageId unshare) {
     const auto at = strip_.begin() + static_cast<ptrdiff_t>(i);
     std::rotate(strip_.begin() + static_cast<ptrdiff_t>(musts++), at, at + 1);
   }
+  const auto gives = [&](PageId id) {
+    const Page& page = pages_[id];
+    return page.holders == 0 && !pages_.doomed(id) && pages_.UsableBy(page, slot);
+  };
   uint32_t gain = 0;
   size_t taken = 0;
   // Detached sequences may share what they keep: a page is free when the last of
   // those who keep it is taken. For the plan its holders are counted down.
   for (; taken < strip_.size() && (taken < musts || gain < demand); ++taken) {
     for (const PageId id : sequences_[strip_[taken]].pages) {
-      Page& page = pages_[id];
-      if (--page.holders == 0 && !pages_.doomed(id) && pages_.UsableBy(page, slot)) ++gain;
+      --pages_[id].holders;
+      if (gives(id)) ++gain;
     }
+  }
+  // Whoever has nothing that is free then keeps what it has: it is not missed.
+  size_t useful = musts;
+  for (size_t i = musts; i < taken; ++i) {
+    const std::vector<PageId>& pages = sequences_[strip_[i]].pages;
+    if (std::any_of(pages.begin(), pages.end(), gives)) std::swap(strip_[useful++], strip_[i]);
   }
   for (size_t i = 0; i < taken; ++i) {
     for (const PageId id : sequences_[strip_[i]].pages) ++pages_[id].holders;
   }
-  strip_.resize(gain < demand ? 0 : taken);
+  strip_.resize(gain < demand ? 0 : useful);
   return gain;
 }
 

@@ -15,13 +15,15 @@ namespace kvcast {
 // joins the end of its own class's list when that child is chosen. Doomed pages do not
 // meet the demand, unless `any` do: they go as well where they stand first, as there is no
 // free page that their blocks could move to. With all of the demand victims_ holds them,
-// else it is empty; no mark is left. Returns how many meet it.
+// else it is empty, and doomed_cached_ counts all cached pages that are doomed; no mark
+// is left. Returns how many meet it.
 uint32_t Manager::PlanVictims(uint32_t demand, uint32_t slot, bool any) {
   const EvictionOrder& order = pages_.order();
   // Blocks that join a list at or after the one that is being looked at. Between
   // steps nobody uses that memory.
   std::vector<NodeId>& joining = removals_;
   uint32_t planned = 0;
+  doomed_cached_ = 0;
   const auto key_of = [&](NodeId id) {
     const Page& page = pages_[tree_.node(id).page];
     return order.KeyOf(page.own, page.score);
@@ -51,6 +53,7 @@ uint32_t Manager::PlanVictims(uint32_t demand, uint32_t slot, bool any) {
     key = next;
     for (PageId id = order.Head(key); id != kNil && planned < demand;) {
       const Page& page = pages_[id];
+      doomed_cached_ += pages_.doomed(id) ? 1 : 0;
       if (page.next != kNil) {
         __builtin_prefetch(&pages_[page.next]);
         if (pages_[page.next].node != kNil) __builtin_prefetch(&tree_.node(pages_[page.next].node));
@@ -78,7 +81,6 @@ uint32_t Manager::PlanVictims(uint32_t demand, uint32_t slot, bool any) {
     const ParentId parent = tree_.node(id).parent;
     if (!IsRoot(parent)) tree_.node(parent).victims = 0;
   }
-  doomed_victims_ = static_cast<uint32_t>(victims_.size()) - planned;
   if (planned < demand) victims_.clear();
   return planned;
 }

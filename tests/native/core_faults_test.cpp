@@ -15,6 +15,7 @@
 #include "native/src/manager.h"
 #include "native/src/status.h"
 #include "sink/src/streaming_event_sink.h"
+#include "tests/native/abi_support.h"
 #include "tests/native/digest_support.h"
 
 namespace kvcast {
@@ -411,20 +412,40 @@ class Engine {
     m_->Stats(&stats);
     return stats.moved_pages;
   }
-  void Drain() {
+  // Returns whether there was something, or is.
+  bool Drain() {
     kvc_borrowed_batch batch{};
     Try([&] {
       try {
-        return sink_->Drain(0, 0, &batch);
+        const kvc_status status = sink_->Drain(0, 0, &batch);
+        const bool was_counting = counting;
+        counting = false;
+        if (status == KVC_OK) {
+          EXPECT_EQ(mirror_.Apply(batch), "");
+        }
+        counting = was_counting;
+        return status;
       } catch (const std::bad_alloc&) {
         return kvc_status{KVC_OUT_OF_MEMORY};
       }
     });
+    return batch.event_count + batch.remaining_bytes + batch.pending_blocks != 0;
   }
   void Check() {
     counting = false;
     kvc_error error{};
     EXPECT_EQ(m_->Check(&error), KVC_OK) << error.message;
+  }
+  // What a subscriber knows now is what the tree has, after whatever failed.
+  void CompareStream() {
+    uint32_t drains = 0;
+    while (Drain()) ASSERT_LT(++drains, 1000u);
+    uint64_t count = 0;
+    kvc_error error{};
+    (void)m_->Resident(KVC_HASH_SIGNED64, 0, nullptr, &count, &error);
+    std::vector<kvc_resident_block> resident(count);
+    EXPECT_EQ(m_->Resident(KVC_HASH_SIGNED64, count, resident.data(), &count, &error), KVC_OK);
+    EXPECT_EQ(mirror_.Compare(resident, true), "");
   }
   Manager& manager() { return *m_; }
   uint64_t failures = 0;
@@ -448,6 +469,7 @@ class Engine {
   }
 
   static constexpr char kName[] = "an adapter whose name does not fit a short string";
+  testing::WireMirror mirror_{KVC_HASH_SIGNED64, kBlock};
   std::mt19937_64 random_;
   const bool partial_;
   const uint32_t pages_;
@@ -492,6 +514,7 @@ void SteadyState(kvc_policy policy, bool partial = false, bool elastic = false) 
   EXPECT_GT(engine.waited, 100u);
   EXPECT_EQ(engine.PartialHits() > 100, partial);
   engine.Check();
+  engine.CompareStream();
 }
 
 TEST(CoreFaults, TheSteadyStateTakesNoMemory) { SteadyState(KVC_POLICY_LRU); }
@@ -524,6 +547,7 @@ void EveryAllocation(bool partial, bool elastic = false) {
     counting = false;
     fail_at = UINT64_MAX;
     engine.Check();
+    engine.CompareStream();
     failed += engine.failures;
     hits += engine.PartialHits();
     if (allocations <= n) break;
@@ -547,6 +571,7 @@ void EveryCopy(bool partial) {
       if (i % 3 == 0) engine.Drain();
     }
     engine.Check();
+    engine.CompareStream();
     if (engine.failures == 0) {
       EXPECT_EQ(engine.PartialHits() > 8, partial);
       EXPECT_GT(n, 8u) << "the test must reach the copies it is about";
@@ -570,6 +595,7 @@ TEST(CoreFaults, EveryMoveMayFail) {
       if (i % 3 == 0) engine.Drain();
     }
     engine.Check();
+    engine.CompareStream();
     if (engine.failures == 0) {
       EXPECT_GT(engine.MovedPages(), 8u) << "the test must reach the copies it is about";
       break;

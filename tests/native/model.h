@@ -300,8 +300,7 @@ class Model : public ModelDevice {
     ModelFence wait;  // stream 0: none
     uint32_t added = 0;
     uint32_t evicted = 0;
-    uint32_t leaving_min = 0;  // bounds, NOT_NOW only
-    uint32_t leaving_max = 0;
+    uint32_t leaving = 0;                // NOT_NOW only
     std::vector<ModelBlockRef> victims;  // the blocks that went, in order
   };
   // A copy that is not made on the sequence's stream is made on the device's own,
@@ -345,16 +344,24 @@ class Model : public ModelDevice {
       });
       uint64_t gain = 0;
       std::map<const ModelPage*, uint32_t> less;
-      for (auto keeper = keepers.begin(); keeper != keepers.end(); ++keeper) {
-        if (keeper >= free_from && Gain(victims) + gain >= demand) break;
-        for (const ModelPageRef& page : (*keeper)->pages) {
-          if (page->holders == ++less[page.get()] && !Doomed(*page) &&
-              UsableBy(page->ready, s.stream) && UsableBy(page->used, s.stream)) {
-            ++gain;
-          }
+      const auto gives = [&](const ModelPageRef& page) {
+        return page->holders == less[page.get()] && !Doomed(*page) &&
+               UsableBy(page->ready, s.stream) && UsableBy(page->used, s.stream);
+      };
+      auto taken = keepers.begin();
+      for (; taken != keepers.end(); ++taken) {
+        if (taken >= free_from && Gain(victims) + gain >= demand) break;
+        for (const ModelPageRef& page : (*taken)->pages) {
+          ++less[page.get()];
+          gain += gives(page) ? 1 : 0;
         }
-        stripped.push_back(*keeper);
       }
+      // Not who gives nothing.
+      std::copy_if(keepers.begin(), taken, std::back_inserter(stripped), [&](auto* k) {
+        return (unshare != nullptr && Has(*k, unshare)) ||
+               std::any_of(k->pages.begin(), k->pages.end(), gives);
+      });
+      spared += static_cast<uint64_t>(taken - keepers.begin()) - stripped.size();
       if (Gain(victims) + gain < demand) return false;
       demand = demand > gain ? demand - gain : 0;
       victims = Victims(demand, s.stream);
@@ -377,9 +384,12 @@ class Model : public ModelDevice {
       demand = need > available ? need - available : 0;
       ++counts.refused_not_now;
       result.status = KVC_NOT_NOW;
-      result.leaving_min = static_cast<uint32_t>(Staying() + free_ - available);
-      result.leaving_max =
-          static_cast<uint32_t>(result.leaving_min + cached() - Victims(demand, s.stream).size());
+      uint64_t staying = Staying();
+      for (const auto& [priority, list] : lists_) {
+        for (const ModelBlockRef& block : list) staying += Doomed(*block->page) ? 0 : 1;
+      }
+      result.leaving =
+          static_cast<uint32_t>(staying + free_ - available - Gain(Victims(demand, s.stream)));
       return result;
     }
     // A stream waits for other streams, not for steps; the device's own for both.
@@ -1006,6 +1016,8 @@ class Model : public ModelDevice {
   ModelPending::Found last_pending;  // what the last create was told
   PartialHit last_hit;               // and what it got of a partly filled block
   std::vector<ModelPin> pins;
+  uint64_t kept_moves = 0;      // of what suspended sequences kept
+  uint64_t spared = 0;          // of those, who would have given a grow nothing
   kvc_stats counts{};           // only those that the model counts
   uint64_t partial_blocks = 0;  // kvc_stream_stats.partial_blocks_suppressed
   struct Hold {
@@ -1102,7 +1114,11 @@ class Model : public ModelDevice {
     for (const auto& [id, block] : cached) all.insert(id);
     for (const auto& [id, place] : kept) all.insert(id);
     for (const uint32_t id : all) {
-      if (budget() == 0 || free_ == 0) return;
+      if (budget() == 0) return;
+      if (free_ == 0) {
+        ++result->told.held_pages;
+        continue;
+      }
       const auto keeper = kept.find(id);
       const bool is_kept = keeper != kept.end();
       const ModelBlockRef block = is_kept ? nullptr : cached.at(id);
@@ -1115,6 +1131,7 @@ class Model : public ModelDevice {
       // What fills it waits for the host.
       if (std::any_of(filled.begin(), filled.end(),
                       [&](const ModelFence& fence) { return Withheld(fence); })) {
+        ++result->told.held_pages;
         continue;
       }
       OpenOwn(copies);
@@ -1129,6 +1146,7 @@ class Model : public ModelDevice {
       owner[to] = page.get();
       uint32_t tokens = block_;
       if (is_kept) {
+        ++kept_moves;
         page->holders = 1;
         old->holders = 0;
         keeper->second.first->pages[keeper->second.second] = page;

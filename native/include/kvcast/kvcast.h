@@ -386,16 +386,18 @@ typedef struct kvc_config {
                                     worth, at least 1; default 1000 */
   uint32_t max_pinned_pages;     /* of all pins together, a page counting once for each;
                                     0 = a quarter of capacity_blocks (default) */
-  uint32_t lrfu_ghosts;          /* KVC_POLICY_LRFU: blocks to remember that went, 8 bytes each;
-                                    0 = as many as capacity_blocks (default) */
+  uint32_t lrfu_ghosts;          /* KVC_POLICY_LRFU: blocks to remember that went, 8 bytes each,
+                                    in sets of eight: rounded down to these, at least one; 0 = as
+                                    many as the pool can have pages (default): max_blocks of an
+                                    elastic one, else capacity_blocks */
   uint32_t device_ordinal;       /* which of the device's kind; default 0 */
   uint32_t max_digests;          /* different multimodal digests in use at once, up to 2^24;
                                     0 = as many as blocks and tails can hold (default). Memory
                                     (72 bytes each) is taken as they come */
   kvc_copy_method copies;        /* default KVC_COPY_CALIBRATED; of CUDA devices with memory */
   uint32_t max_pending_blocks;   /* marked at once, see KVC_PROMPT_MARK, up to 2^27; 0 = as many as
-                                    capacity_blocks (default). Memory (40 bytes each) is taken as
-                                    they come */
+                                    the pool can have pages (default), as lrfu_ghosts. Memory (40
+                                    bytes each) is taken as they come */
   uint32_t partial_reuse;        /* 1: partly filled blocks are reused too, see
                                     kvc_sequences_create; 0 = whole blocks only (default) */
   uint32_t max_blocks;           /* pages that kvc_pool_resize can grow the pool to, up to 2^27:
@@ -596,7 +598,8 @@ typedef struct kvc_grow_result {
   uint32_t added_pages;
   uint32_t evicted_blocks;
   uint32_t leaving_pages; /* NOT_NOW: pages that nobody holds, but that fences keep from this
-                             sequence's stream, directly or through a block built on theirs */
+                             sequence's stream, directly or through a block built on theirs; not
+                             doomed ones (kvc_pool_resize): these do not come */
   uint32_t first_evicted; /* where the item's blocks begin in evicted[], or KVC_NOT_TOLD */
   uint32_t copied_block;  /* the block whose page was shared with a fork and is a copy now; else
                              KVC_NO_COPY, and what follows is 0 */
@@ -777,8 +780,12 @@ typedef struct kvc_suspend_item {
 
 /* Suspends active sequences: their blocks in the tree can be evicted, and the
  * sequence remembers their tokens. Kept pages can be taken too, those of the
- * sequence suspended last first, once a grow finds nothing else: suspended
- * sequences never stand in anybody's way. A reset takes kept pages as well (what
+ * sequence suspended last first, but for whoever has none that the grow could use
+ * now, once a grow finds nothing else: suspended sequences never stand in the way of
+ * who needs room. A shrink moves kept pages (kvc_pool_resize), after what has been
+ * submitted to the sequence's own device stream: whoever else writes them, a transfer, say,
+ * has ended, or has told its fence (KVC_COMMIT_FENCE), before the sequence is suspended,
+ * or what it writes then is lost. A reset takes kept pages as well (what
  * they hold is of the old weights), but not those of a sequence that was detached
  * before it was suspended.
  * results[i]: OK, BAD_STATE (suspended already), STALE_HANDLE, INVALID_ARGUMENT,
@@ -1127,8 +1134,11 @@ typedef struct kvc_resize_result {
   uint32_t total_pages;   /* as in kvc_stats: with memory that may be used or is being given back */
   uint32_t growing_pages; /* asked of the device and not there yet: target - total */
   uint32_t doomed_pages;  /* at or above the target and not withdrawn yet */
-  uint32_t held_pages;    /* of these, held by sequences or pins, but for what can move: they stay
-                             until released; exact if there are fewer than 65,536 */
+  uint32_t held_pages;    /* of these, those that more calls alone do not clear: held by active
+                             sequences, holds, pins or by several; or met by this call and not
+                             moved, for want of a page to move to or because of what still writes
+                             them. Exact if fewer than 65,536 are doomed and the call came to all
+                             that suspended sequences keep; what it did not come to counts */
   uint32_t leaving_pages; /* withdrawn; the device has not taken their memory back yet */
   uint32_t moved_pages;   /* by this call, each told in moves[] if that was given */
   uint32_t evicted_blocks; /* by this call, each told in evicted[] if that was given */
@@ -1161,8 +1171,11 @@ typedef struct kvc_resize_result {
  * What suspended sequences keep moves as well, unless somebody else holds it too, and blocks go
  * for it: it is told when the sequence is resumed (its table, the fences to wait for).
  * One call moves and evicts at most `max_pages` pages together (0: none) and looks at
- * 65,536 doomed pages, the last ones first; so whoever shrinks calls again, say once a step,
- * until `done`. Other live pages stay until they are released: a table never changes by it.
+ * 65,536 doomed pages, the last ones first, and at 8,192 suspended sequences and pages that they
+ * keep, the next ones each time; so whoever shrinks calls again, say once a step,
+ * until `done`. Nothing is taken from suspended sequences: what they keep and cannot move holds
+ * the shrink up (held_pages) until one of them is resumed, closed, or has to give it to a grow.
+ * Other live pages stay until they are released: a table never changes by it.
  * The memory of the last pages goes back when all of them, and all of a chunk of the
  * device's (2 MiB), have been withdrawn.
  *
