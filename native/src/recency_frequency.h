@@ -78,6 +78,8 @@ class RecencyFrequency {
   [[nodiscard]] size_t bytes() const { return slab_.size() + sizeof *this; }
 
  private:
+  friend struct ManagerPeer;  // tests that compare all of it
+
   struct Ghost {
     uint32_t tag;  // 0: none
     uint32_t score;

@@ -112,6 +112,8 @@ class TimerWheel {
   [[nodiscard]] size_t bytes() const { return slots_.capacity() * sizeof(List); }
 
  private:
+  friend struct ManagerPeer;  // tests that compare all of it
+
   struct List {
     NodeId head = kNil;
     NodeId tail = kNil;

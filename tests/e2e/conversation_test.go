@@ -75,13 +75,15 @@ func converse(t *testing.T, trace string, args ...string) replaySummary {
 
 // A crowd that decodes, in pools that it fills: no leak, mirror and resident set are
 // equal. With recency hits, stores and removals are those of the model, to the block;
-// the other policy finds more.
+// the other policy finds a tenth more where the pool holds what comes back, and no less
+// where the crowd needs all of it.
 func TestConversation(t *testing.T) {
 	const size = 512
 	for _, c := range []struct {
 		capacity int
 		sink     int // smaller than a request: blocks are deferred and healed
-	}{{capacity: 3000, sink: 50000}, {capacity: 1000, sink: 16}} {
+		better   bool
+	}{{capacity: 3000, sink: 50000, better: true}, {capacity: 1000, sink: 16}} {
 		t.Run(fmt.Sprint(c.capacity), func(t *testing.T) {
 			t.Parallel()
 			limit := amount(1000, 150, 2000)
@@ -110,7 +112,7 @@ func TestConversation(t *testing.T) {
 			}
 			lrfu := converse(t, traceFile, append(args, "--policy", "lrfu")...)
 			t.Logf("of %d blocks lru finds %d, lrfu %d", lru.PromptBlocks, lru.HitBlocks, lrfu.HitBlocks)
-			if lrfu.HitBlocks < lru.HitBlocks {
+			if more := lrfu.HitBlocks - lru.HitBlocks; more < 0 || c.better && !testing.Short() && 10*more < lru.HitBlocks {
 				t.Errorf("%d hits with lrfu, %d with lru", lrfu.HitBlocks, lru.HitBlocks)
 			}
 		})

@@ -1,8 +1,11 @@
 // SPDX-FileCopyrightText: The kvcast authors
 // SPDX-License-Identifier: Apache-2.0
 
-// All of a manager's state and of its stream's records, to be compared: a call that is
-// refused leaves both as they were.
+// A manager's state and its stream's records, to be compared: a call that is refused leaves
+// both as they were. Not told are the insides of the tables of pending marks and of digests
+// (but for how many are in use), of the fence sets that nobody names, of the device, the
+// bounded memory of histograms of ages, and how much memory lists have taken: a refused call
+// may have reserved some.
 #ifndef KVCAST_TESTS_NATIVE_STATE_DUMP_H_
 #define KVCAST_TESTS_NATIVE_STATE_DUMP_H_
 
@@ -17,8 +20,8 @@
 
 namespace kvcast {
 
-// Everything but what counts refusals, which lines begin to name; records of pages and
-// nodes and the words of the ring byte for byte.
+// Without what counts refusals. Lines begin to name what they tell; records of pages, nodes,
+// pins and ghosts, tokens of tails and the words of the ring byte for byte.
 struct ManagerPeer {
   static std::string Dump(const Manager& m, const StreamingEventSink& sink) {
     std::ostringstream out;
@@ -73,7 +76,13 @@ struct ManagerPeer {
           << " epoch " << s.epoch << " root " << s.root << " last " << s.last << " " << s.last_hash
           << " committed " << s.committed << " matched " << s.matched << " linked " << s.linked
           << " stop " << s.stop_blocks << " table " << s.table.version() << " next " << s.next_free
-          << " rules " << s.rules.size() << " path";
+          << " at " << s.suspended_at << " awaits " << s.awaits << s.will_mark << " backoff "
+          << s.backoff << " digests " << s.path_digests << s.tail_digests << " stream "
+          << s.device_stream << " rules";
+      for (const RetentionRule& rule : s.rules) {
+        out << " " << rule.from << ":" << uint32_t{rule.own} << "@" << rule.expires_ns;
+      }
+      out << " path";
       for (const uint32_t token : s.path) out << " " << token;
       out << " pages";
       for (const PageId id : s.pages) out << " " << id;
@@ -86,6 +95,20 @@ struct ManagerPeer {
         << m.kept_pages_ << ", open " << m.open_sequences_ << ", active " << m.active_sequences_
         << ", suspensions " << m.suspensions_ << ", marks " << m.pending_.size() << ", pinned "
         << m.pins_.pages() << ", digests " << m.digests_.live() << "\n";
+    out << "tails ";
+    raw(m.tails_.data(), m.tails_.size());
+    out << "\npins " << m.pins_.pins_ << " free " << m.pins_.free_ << " ";
+    raw(m.pins_.entries_, size_t{m.pins_.capacity_} * sizeof *m.pins_.entries_);
+    out << "\ntimers " << m.timers_.size_ << " done " << m.timers_.done_;
+    for (size_t i = 0; i < m.timers_.slots_.size(); ++i) {
+      const auto& list = m.timers_.slots_[i];
+      if (list.size != 0) out << " " << i << ":" << list.head << "x" << list.size;
+    }
+    if (m.scores_ != nullptr) {
+      out << "\nnow " << m.scores_->now() << ", ghosts ";
+      raw(m.scores_->slab_.data(), m.scores_->slab_.size());
+    }
+    out << "\n";
     kvc_stats counted = m.counters_;
     counted.refused_not_now = counted.refused_never_fits = counted.refused_gate = 0;
     out << "counters ";
