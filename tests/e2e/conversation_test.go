@@ -112,7 +112,8 @@ func TestConversation(t *testing.T) {
 			}
 			lrfu := converse(t, traceFile, append(args, "--policy", "lrfu")...)
 			t.Logf("of %d blocks lru finds %d, lrfu %d", lru.PromptBlocks, lru.HitBlocks, lrfu.HitBlocks)
-			if more := lrfu.HitBlocks - lru.HitBlocks; more < 0 || c.better && !testing.Short() && 10*more < lru.HitBlocks {
+			// What lrfu finds differs with the seed by some blocks, so a hundredth less is no less.
+			if more := lrfu.HitBlocks - lru.HitBlocks; 100*more < -lru.HitBlocks || c.better && !testing.Short() && 10*more < lru.HitBlocks {
 				t.Errorf("%d hits with lrfu, %d with lru", lrfu.HitBlocks, lru.HitBlocks)
 			}
 		})
