@@ -60,7 +60,7 @@ torture: ## Go tests of the bindings while the garbage collector never rests
 	$(GO) test -tags gctorture -run GCTorture ./bindings
 
 # These have one goroutine each, and measure memory, which detectors change, or compute for long: test-go runs them.
-MEASURING := (Decode|TokenMirror)Memory|EncodeEveryRoom|(LRU|LRFU)AgainstSimulation
+MEASURING := (Decode|TokenMirror)Memory|InboxCountsMemory|EncodeEveryRoom|(LRU|LRFU)AgainstSimulation
 
 .PHONY: test-race
 test-race: ## Go tests under the race detector (the longest ones shortened)
