@@ -1278,9 +1278,9 @@ func (l *lockstep) drainSome(t *rapid.T) {
 // resident.
 func (l *lockstep) quiet() {
 	l.worked()
-	// Healing comes at 256 blocks a drain and the pools are far smaller, so a
+	// A ring of one block heals one a round, and no pool grows beyond 128 pages: a
 	// stream that needs more rounds than this has stopped healing.
-	for range 64 {
+	for range 256 {
 		for l.drain(0, 0) {
 		}
 		if stats, err := l.stream.Stats(); err != nil || stats.PendingBlocks == 0 && stats.BufferUsedBytes == 0 {
