@@ -117,7 +117,8 @@ const char* Name(Kind kind) {
       "release", "end",    "retain",   "pin",       "unpin",   "drop",   "expire",   "release many",
       "suspend", "resume", "truncate", "stop",      "cancel",  "step",   "together", "twins",
       "age",     "go on",  "return",   "pass",      "waiters", "share",  "hold",     "end hold",
-      "stale",   "reset",  "advance",  "turn over", "drain",   "quiet",  "settle"};
+      "stale",   "reset",  "advance",  "turn over", "drain",   "quiet",  "settle",   "resize"};
+  static_assert(sizeof kNames / sizeof kNames[0] == static_cast<uint32_t>(Kind::kResize) + 1);
   return kNames[static_cast<uint32_t>(kind)];
 }
 
@@ -1542,6 +1543,8 @@ class Lockstep {
       Equal("lost tokens", r.lost_tokens, want.lost);
       CheckWaits("resume", r.waits, r.wait_count, want.waits);
       WaitFor(s, r.waits, r.wait_count, want.waits);
+      // What it kept may have moved meanwhile, and its copy is still under way.
+      WaitItself(s.stream, r.wait_count != 0);
     }
     CheckSequence(s);
   }
