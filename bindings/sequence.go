@@ -174,7 +174,9 @@ type CommitResult struct {
 
 // Create opens sequences: it matches the prompts against the tree and holds
 // what it finds. It takes no page from the pool, but for one with
-// Config.PartialReuse. out must be at least as long as prompts.
+// Config.PartialReuse. out must be at least as long as prompts. If a GPU refuses a copy
+// that Create has promised, it is ErrDevice, and sequences that out names have been
+// opened all the same: release them before the manager is closed.
 func (m *Manager) Create(prompts []Prompt, out []CreateResult) error {
 	if err := checkCounts(opCreate.name, len(prompts), len(out)); err != nil {
 		return err
@@ -190,14 +192,28 @@ func (m *Manager) Create(prompts []Prompt, out []CreateResult) error {
 		return err
 	}
 	sc.created = sized(sc.created, len(prompts))
+	clear(sc.created) // as a failed call leaves them, unless it has opened sequences
 	s := m.raw.SequencesCreate(sc.prompts, tokens, sc.scopes, sc.bytes, sc.created, &sc.err)
-	if s != cgo.OK {
+	if s == cgo.DeviceError {
+		err = callError(opCreate.name, s, &sc.err)
+	} else if s != cgo.OK {
 		return callError(opCreate.name, s, &sc.err)
 	}
+	m.tellCreated(sc, out, err)
+	return err
+}
+
+// tellCreated turns the results of a create into Go's. After a call that has failed,
+// with err, those tell of sequences that name one.
+func (m *Manager) tellCreated(sc *scratch, out []CreateResult, err error) {
 	for i := range sc.created {
 		r, o := &sc.created[i], &out[i]
 		o.Waits = o.Waits[:0]
-		if o.Err = opCreate.item(r.Status); o.Err != nil {
+		o.Err = opCreate.item(r.Status)
+		if o.Err == nil && r.Sequence == 0 {
+			o.Err = err
+		}
+		if o.Err != nil {
 			o.Sequence, o.MatchedTokens = Sequence{}, 0
 			o.PendingTokens, o.PendingSequence = 0, 0
 			o.CopiedTokens, o.CopiedFrom, o.CopiedTo = 0, 0, 0
@@ -209,7 +225,6 @@ func (m *Manager) Create(prompts []Prompt, out []CreateResult) error {
 		o.Sequence = Sequence{m: m, id: SequenceID(r.Sequence), matched: o.MatchedTokens}
 		o.Waits = m.appendWaits(o.Waits, r.Sequence, r.WaitCount, &r.Waits, sc)
 	}
-	return nil
 }
 
 // Probe looks up prompts and changes nothing, not even the order of eviction.
@@ -469,6 +484,9 @@ func (m *Manager) Open(p Prompt) (*Sequence, error) {
 	prompts := [1]Prompt{p}
 	var out [1]CreateResult
 	if err := m.Create(prompts[:], out[:]); err != nil {
+		if out[0].Sequence.m != nil {
+			_ = out[0].Sequence.Release() // what went wrong has been said
+		}
 		return nil, err
 	}
 	if out[0].Err != nil {

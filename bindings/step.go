@@ -256,7 +256,8 @@ func (s *Step) Table(row *TableRow) StepOp {
 
 // Step executes the operations of s, all of them in one crossing into native code
 // and under one lock. An error of a single operation is in its result; an error of
-// Step itself says that none was executed. What the results refer to (deltas,
+// Step itself says that none was executed, unless Executed says otherwise: then a GPU has
+// refused a copy that the step had promised, or not all tables could be told. What the results refer to (deltas,
 // evicted blocks, fences) is the memory of s and is valid until its next Reset. A step
 // is executed once: Reset it before it is filled again.
 func (m *Manager) Step(s *Step) error {
@@ -297,16 +298,25 @@ func (m *Manager) Step(s *Step) error {
 	// The device may have a stream of its own; a grow waits for no other one.
 	s.waits = sized(s.waits, s.tellers*int(min(m.streams.Load()+1, maxStreams))+s.growers)
 	s.deltas = sized(s.deltas, cap(s.deltas))
+	if len(s.results) != 0 {
+		s.results[0].Status = notWritten
+	}
 	used, status := cgo.Step(m.raw, s.ops, &s.in, s.results, f.cookies, s.deltas, f.evicted, s.waits, s.waiters, &f.err)
-	if status == cgo.OK && used.Waiters != 0 {
+	var failed error
+	if status != cgo.OK {
+		failed = callError(op, status, &f.err)
+	}
+	if status != cgo.OK && (len(s.results) == 0 || s.results[0].Status == notWritten) {
+		s.ops, s.results = s.ops[:len(s.ops)-len(s.tables)], s.results[:0]
+		return failed
+	}
+	if used.Waiters != 0 {
 		used.Waiters = s.takeMore(m, used.Waiters)
 	}
 	if status == cgo.OK && len(s.rows) != 0 {
-		used.Deltas, status = s.tellRest(m, used.Deltas)
-	}
-	if status != cgo.OK {
-		s.ops, s.results = s.ops[:len(s.ops)-len(s.tables)], s.results[:0]
-		return callError(op, status, &f.err)
+		if used.Deltas, status = s.tellRest(m, used.Deltas); status != cgo.OK {
+			failed = callError(op, status, &f.err)
+		}
 	}
 	s.deltas = s.deltas[:used.Deltas]
 	s.told = evictedBlocks(sized(s.told, int(used.Evicted)), f.evicted[:used.Evicted])
@@ -318,8 +328,15 @@ func (m *Manager) Step(s *Step) error {
 			row.Sequence = SequenceID(row.cookie.Sequence)
 		}
 	}
-	return nil
+	return failed
 }
+
+// Executed says that s has results. If Manager.Step has failed nevertheless, what they name
+// is to be given back before the manager is closed.
+func (s *Step) Executed() bool { return len(s.results) != 0 }
+
+// notWritten stands in the first result until the library writes it; it is no status.
+const notWritten = cgo.Status(-1)
 
 // tellRest repeats the table operations that found no room, with room. They are the
 // last ones and change nothing but their rows.

@@ -30,6 +30,7 @@ class CudaDevice final : public Device {
   void BeginCall() noexcept override;
   void EndCall() noexcept override;
   void RequireUsable() const override;
+  void RequireKept() const override { streams_.RequireKept(); }
   DeviceMemory memory() const override;
   void AskForPages(uint64_t request, uint32_t pages) override;
   Backing backing() const override;

@@ -26,6 +26,8 @@ bool Passing(const Error& error) {
 struct OwnNote {
   const StreamTable* table = nullptr;
   uint64_t number = 0;
+  uint64_t promised = 0;  // the newest that is no record
+  uint64_t handed = 0;    // of those, what the last Submit was for
 };
 thread_local OwnNote own_note;
 
@@ -189,7 +191,11 @@ StreamTable::Noted& StreamTable::AppendLocked(uint32_t slot, What what) {
   noted.slot = slot;
   slots_[slot].record_last = false;
   ++slots_[slot].notes;
-  stream_table::own_note = {this, ++noted_last_};
+  noted.number = ++noted_last_;
+  stream_table::OwnNote& own = stream_table::own_note;
+  if (own.table != this) own = {this, 0, 0, 0};
+  own.number = noted.number;
+  if (what != What::kRecord) own.promised = noted.number;
   noted_.store(true, std::memory_order_release);
   return noted;
 }
@@ -337,7 +343,9 @@ uint32_t StreamTable::Submit() noexcept {
   uint32_t left = 0;
   stream_table::OwnNote& own = stream_table::own_note;
   const bool mine = own.table == this && own.number > done_last_.load(std::memory_order_acquire);
-  own = {};
+  own.number = 0;
+  own.handed = own.table == this ? own.promised : 0;
+  own.promised = 0;
   std::unique_lock<std::mutex> turn(submit_mutex_, std::defer_lock);
   if (mine) {
     turn.lock();
@@ -350,6 +358,12 @@ uint32_t StreamTable::Submit() noexcept {
   }
   Poll();
   return left;
+}
+
+void StreamTable::RequireKept() const {
+  const stream_table::OwnNote& own = stream_table::own_note;
+  if (own.table != this || own.handed == 0) return;
+  if (own.handed >= failed_from_.load(std::memory_order_acquire)) throw *broken();
 }
 
 // With submit_mutex_.
@@ -366,14 +380,20 @@ uint32_t StreamTable::SubmitLocked() noexcept {
   leaves_.fill(false);
   blocked_.fill(Outcome::kDone);
   gone_.fill(false);
+  if (!doing_.empty()) at_ = doing_.front().number;
   if (!doing_.empty() && broken() == nullptr) {
     try {
       DoAll();
+      at_ = UINT64_MAX;  // whoever breaks the table from now on, these are done or left
     } catch (const Error& error) {
       Break(error);
     } catch (const std::exception& error) {
       Break(Error(KVC_INTERNAL, error.what()));
     }
+  }
+  if (!doing_.empty() && broken() != nullptr) {
+    failed_from_.store(std::min(failed_from_.load(std::memory_order_relaxed), at_),
+                       std::memory_order_release);
   }
   for (Noted& noted : doing_) noted.work = nullptr;
   const auto left = static_cast<uint32_t>(left_.size());
@@ -412,6 +432,7 @@ void StreamTable::DoAll() {
     return;
   }
   for (auto first = doing_.begin(); first != doing_.end();) {
+    at_ = first->number;
     const auto end = BatchEnd(first);
     const uint32_t slot = first->slot;
     Outcome outcome = blocked_[slot];

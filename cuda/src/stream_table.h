@@ -57,6 +57,9 @@ class StreamTable {
   // its caller launches behind it; unless it is for a caller's stream that is none any
   // more, where nobody does. Returns how much was left.
   uint32_t Submit() noexcept;
+  // After a Submit, on its thread: throws the table's error if it has broken before work
+  // was on its stream that the thread had noted: a copy, a wait, an upload. Records are not.
+  void RequireKept() const;
   // Asks the driver which of these slots' streams (a bit for each) are being captured
   // into a graph. Steps, and slots that are closed, are not.
   [[nodiscard]] uint64_t Capturing(uint64_t among) noexcept;
@@ -155,6 +158,7 @@ class StreamTable {
     What what = What::kRecord;
     uint32_t slot = 0;
     uint64_t position = 0;
+    uint64_t number = 0;  // of all that have been noted
     Fence fence;
     PageCopy copy;
     Work work;
@@ -195,9 +199,11 @@ class StreamTable {
   std::function<void(StreamHandle)> recorded_;
   std::array<bool, kDeviceSlots> leaves_{};  // slots with something left
   std::array<Outcome, kDeviceSlots> blocked_{};
-  std::array<bool, kDeviceSlots> gone_{};  // streams of callers that are none any more
-  uint64_t noted_last_ = 0;                // notes so far; mutex_
-  std::atomic<uint64_t> done_last_{0};     // of those, up to here all are done or left
+  uint64_t at_ = 0;                                // the number of the note that is being done
+  std::array<bool, kDeviceSlots> gone_{};          // streams of callers that are none any more
+  uint64_t noted_last_ = 0;                        // notes so far; mutex_
+  std::atomic<uint64_t> failed_from_{UINT64_MAX};  // notes from here on were not done
+  std::atomic<uint64_t> done_last_{0};             // of those, up to here all are done or left
   std::atomic<bool> noted_{false};
   std::atomic<uint64_t> outstanding_{0};  // events recorded and not reached
   std::atomic<uint64_t> progress_{0};

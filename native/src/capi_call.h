@@ -76,12 +76,24 @@ inline uint64_t SlotBits(const kvc_prompt* prompts, uint32_t count) {
 class DeviceCall {
  public:
   explicit DeviceCall(kvcast::Device& device) : device_(device) { device_.BeginCall(); }
-  ~DeviceCall() { device_.EndCall(); }
+  ~DeviceCall() {
+    if (!ended_) device_.EndCall();
+  }
   DeviceCall(const DeviceCall&) = delete;
   DeviceCall& operator=(const DeviceCall&) = delete;
 
+  // What the destructor does, and throws Error when work that this call has promised could
+  // not be handed over: what it has told in the books stands, but its caller must not
+  // launch behind it. Fences are not promised: calls that give back do not fail by this.
+  void End() {
+    ended_ = true;
+    device_.EndCall();
+    device_.RequireKept();
+  }
+
  private:
   kvcast::Device& device_;
+  bool ended_ = false;
 };
 
 // Calls that only give back or tell: they work on a device that has broken, too.
@@ -90,8 +102,10 @@ kvc_status CleanUp(kvc_manager* manager, kvc_error* error, Body&& body) noexcept
   ClearError(error);
   return Guard(error, [&] {
     Require(manager != nullptr, "the manager is NULL");
-    const DeviceCall call(manager->core.device());
-    return body(manager->core);
+    DeviceCall call(manager->core.device());
+    const kvc_status status = body(manager->core);
+    call.End();
+    return status;
   });
 }
 

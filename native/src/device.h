@@ -61,6 +61,9 @@ class Device {
   // told under the lock.
   virtual void BeginCall() noexcept {}
   virtual void EndCall() noexcept {}
+  // After EndCall, on its thread: throws Error when copies, waits or uploads that the call
+  // has told it, and the caller relies on, could not be done.
+  virtual void RequireKept() const {}
   // Throws Error when the device is of no more use.
   virtual void RequireUsable() const {}
   [[nodiscard]] virtual DeviceMemory memory() const = 0;

@@ -14,7 +14,8 @@
  *     item has a status of its own in its result. An item that fails leaves
  *     pages, tree and records as they were and does not stop the others.
  *  4. Out-parameters come last and are written only on KVC_OK, results[] as
- *     soon as the arrays themselves are well formed.
+ *     soon as the arrays themselves are well formed. (A GPU that refuses what a
+ *     call has promised is the exception: see "CUDA".)
  *  5. Handles (kvc_manager*, kvc_stream*, kvc_snapshot*) are owned by the caller
  *     until the matching _destroy or _close, which accepts NULL. Sequences are 64-bit ids with a
  *     generation: a stale one is KVC_STALE_HANDLE, never a crash.
@@ -1324,6 +1325,15 @@ KVC_API kvc_status kvc_device_memory_get(kvc_manager* manager, kvc_device_memory
  * use what the parent has opened: KVC_NO_DEVICE. After an error of the device itself
  * (a kernel that faulted) every call that
  * is not for giving back or telling is KVC_DEVICE_ERROR.
+ *
+ * A call that has promised the device's work (a copy, a wait, an upload) which the driver
+ * then refuses, time and again, is KVC_DEVICE_ERROR itself: launch nothing behind it. As
+ * for the books it has been carried out: results[] and the other out-parameters are
+ * written as on KVC_OK, and sequences, holds and pins that they name are there, to be given
+ * back before the manager can be destroyed. A call that finds the device lost when it
+ * begins writes nothing: results[] that were zero are zero afterwards. The calls that can
+ * promise are create, grow, resize, step, the waits of streams and the uploads to tables;
+ * fences are no promise, so no call that gives back fails by it.
  *
  * On a stream of a CUDA manager fences are never known to be reached when they are
  * asked for: others may have queued work there. A stream that is being captured into
