@@ -57,6 +57,54 @@ class EvictionOrder {
     list.tail = id;
     ++size_;
   }
+  // To the ends of their lists, in the order added: those that follow each other into
+  // one list are linked to each other first, and to the list when the next list begins,
+  // or at the end of all. Until then nobody else uses the order.
+  class Joining {
+   public:
+    explicit Joining(EvictionOrder* order) : order_(*order) {}
+    ~Joining() { Link(); }
+    Joining(const Joining&) = delete;
+    Joining& operator=(const Joining&) = delete;
+
+    void Add(PageId id) {
+      Page& page = order_.pages_[id];
+      const uint32_t at = order_.ListOf(page);
+      if (at == at_) {
+        page.prev = last_;
+        order_.pages_[last_].next = id;
+      } else {
+        Link();
+        at_ = at;
+        first_ = id;
+      }
+      last_ = id;
+      ++count_;
+    }
+
+   private:
+    void Link() {
+      if (count_ == 0) return;
+      List& list = order_.lists_[at_];
+      order_.pages_[first_].prev = list.tail;
+      order_.pages_[last_].next = kNil;
+      if (list.tail != kNil) {
+        order_.pages_[list.tail].next = first_;
+      } else {
+        list.head = first_;
+        order_.Mark(at_);
+      }
+      list.tail = last_;
+      order_.size_ += count_;
+      count_ = 0;
+    }
+
+    EvictionOrder& order_;
+    uint32_t at_ = kNil;  // of lists_
+    PageId first_ = kNil;
+    PageId last_ = kNil;
+    uint32_t count_ = 0;
+  };
   void Leave(PageId id) {
     Leave(pages_[id], pages_[id]);
     Left(1);

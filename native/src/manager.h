@@ -444,7 +444,11 @@ class Manager final : public SinkHost {
 
   // victims.cpp
   [[nodiscard]] uint32_t PlanVictims(uint32_t demand, uint32_t slot, bool any = false);
-  [[nodiscard]] kvc_evicted_reason ReasonOf(PageId id) const;
+  [[nodiscard]] kvc_evicted_reason ReasonOf(PageId id) const {
+    const Page& page = pages_[id];
+    if (page.own == kEndedClass) return KVC_EVICTED_ENDED;
+    return page.expired() ? KVC_EVICTED_TTL : KVC_EVICTED_CAPACITY;
+  }
   void Describe(NodeId id, kvc_evicted_reason reason, kvc_evicted_block* out) const;
 
   // retention.cpp

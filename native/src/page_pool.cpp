@@ -293,32 +293,26 @@ bool PagePool::NextAreIntact(uint32_t slot, uint32_t count) {
   return intact;
 }
 
-void PagePool::Drop(PageId id, FenceSetId fence) {
-  Page& page = pages_[id];
-  AddUse(id, fence);
-  if (--page.holders != 0) return;
-  --live_;
-  if (page.node != kNil) {
+void PagePool::DropPath(const PageId* ids, size_t count, FenceSetId fence) {
+  EvictionOrder::Joining joining(&order_);
+  const bool scores = !stamps_.empty();
+  uint32_t dropped = 0;
+  for (size_t i = count; i-- > 0;) {
+    if (i >= kAhead) __builtin_prefetch(&pages_[ids[i - kAhead]], 1);
+    const PageId id = ids[i];
+    Page& page = pages_[id];
+    AddUse(id, fence);
+    if (--page.holders != 0) continue;
+    ++dropped;
+    if (page.node == kNil) {
+      GiveUp(id);
+      continue;
+    }
     page.state = PageState::kCached;
-    Stamp(id) = request_;
-    order_.Join(id);
-  } else {
-    GiveUp(id);
+    (scores ? stamps_[id] : page.score) = request_;
+    joining.Add(id);
   }
-}
-
-void PagePool::Seize(PageId id) {
-  Page& page = pages_[id];
-  order_.Leave(id);
-  NoteEviction(id);
-  fences_.Release(page.ready);
-  fences_.Release(page.used);
-  page.ready = 0;
-  page.used = 0;
-  page.node = kNil;
-  page.holders = 1;
-  page.state = PageState::kLive;
-  ++live_;
+  live_ -= dropped;
 }
 
 void PagePool::GiveUpCached(size_t more) {

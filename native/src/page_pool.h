@@ -154,7 +154,9 @@ class PagePool {
   // One holder less, whose last use ends at `fence` (a reference is taken).
   // The last one leaves a block's page cached, as the most recently used of its
   // class, and gives any other page up.
-  void Drop(PageId id, FenceSetId fence);
+  void Drop(PageId id, FenceSetId fence) { DropPath(&id, 1, fence); }
+  // The same for many pages of one path, last block first.
+  void DropPath(const PageId* ids, size_t count, FenceSetId fence);
   // The page stays, but work until `fence` uses it (a reference is taken).
   void AddUse(PageId id, FenceSetId fence) {
     Page& page = pages_[id];
@@ -172,7 +174,19 @@ class PagePool {
   }
   // A cached page loses its block and goes to whoever works on `slot`, who
   // must be allowed to use it: it becomes live at once.
-  void Seize(PageId id);
+  void Seize(PageId id) {
+    Page& page = pages_[id];
+    order_.Leave(id);
+    NoteEviction(id);
+    fences_.Release(page.ready);
+    fences_.Release(page.used);
+    page.ready = 0;
+    page.used = 0;
+    page.node = kNil;
+    page.holders = 1;
+    page.state = PageState::kLive;
+    ++live_;
+  }
   // All cached pages lose their blocks and are given up. Throws before the first
   // change, or not at all.
   // Leaves room for `more` sets of fences to be made at once afterwards.
@@ -226,6 +240,8 @@ class PagePool {
 
  private:
   friend struct ManagerPeer;  // tests that break invariants on purpose
+
+  static constexpr size_t kAhead = 8;  // pages that are fetched before they are dropped
 
   template <bool kStamps>
   Held HoldPages(const PageId* ids, size_t count);

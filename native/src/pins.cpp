@@ -83,7 +83,7 @@ kvc_status Manager::UnpinOne(uint64_t pin, Turn* turn, kvc_error* error) {
   // From here on nothing throws. Last block first, as in a release.
   victims_.resize(pages);
   pins_.Remove(pin, victims_.data());
-  for (size_t at = pages; at-- > 0;) pages_.Drop(victims_[at], 0);
+  pages_.DropPath(victims_.data(), pages, 0);
   victims_.clear();
   ++changes_;
   return KVC_OK;

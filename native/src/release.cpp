@@ -35,13 +35,14 @@ void Manager::CloseSequence(uint32_t index, Closing how, FenceSite site) {
   if (how == Closing::kEnd && Attached(*seq)) EndTail(*seq);
   const size_t tail = KeepsTail(*seq, how) ? seq->linked : SIZE_MAX;
   // Last block first: a prefix outlives what was built on it.
-  for (size_t i = seq->pages.size(); i-- > 0;) {
-    if (i == tail) KeepTail(index, fence);
-    if (i >= sequences::kPrefetchAhead) {
-      __builtin_prefetch(&pages_[seq->pages[i - sequences::kPrefetchAhead]], 1);
-    }
-    pages_.Drop(seq->pages[i], At(site, fence));
+  const PageId* const pages = seq->pages.data();
+  size_t count = seq->pages.size();
+  if (tail < count) {
+    pages_.DropPath(pages + tail + 1, count - tail - 1, At(site, fence));
+    KeepTail(index, fence);
+    count = tail + 1;
   }
+  pages_.DropPath(pages, count, At(site, fence));
   fences_.Release(fence);
   ForgetTailDigests(seq);
   if (Attached(*seq)) {

@@ -76,13 +76,11 @@ kvc_status Manager::SuspendOne(const kvc_suspend_item& item, Turn* turn, kvc_err
   seq->path_digests = digests_.live() != 0 && AnyDigest(seq->path.data(), seq->path.size());
   if (seq->path_digests) digests_.RetainAll(seq->path.data(), seq->path.size());
   const FenceSetId fence = RecordFence(seq->slot);
-  for (size_t i = seq->pages.size(); i-- > 0;) {
-    if (keep && i >= linked) {
-      pages_.AddUse(seq->pages[i], At(FenceSite::kSuspendKept, fence));
-    } else {
-      pages_.Drop(seq->pages[i], At(FenceSite::kSuspend, fence));
-    }
+  const size_t dropped = keep ? linked : seq->pages.size();
+  for (size_t i = dropped; i < seq->pages.size(); ++i) {
+    pages_.AddUse(seq->pages[i], At(FenceSite::kSuspendKept, fence));
   }
+  pages_.DropPath(seq->pages.data(), dropped, At(FenceSite::kSuspend, fence));
   fences_.Release(fence);
   if (keep) {
     seq->pages.erase(seq->pages.begin(), seq->pages.begin() + static_cast<ptrdiff_t>(linked));
@@ -114,7 +112,7 @@ void Manager::FallAsleep(Sequence* seq) {
 // Gives up the pages that a suspended sequence keeps. Takes no memory if as many
 // sets of fences have been reserved.
 void Manager::StripKept(Sequence* seq) {
-  for (size_t i = seq->pages.size(); i-- > 0;) pages_.Drop(seq->pages[i], 0);
+  pages_.DropPath(seq->pages.data(), seq->pages.size(), 0);
   kept_pages_ -= seq->pages.size();
   seq->pages.clear();
   seq->rest_kept = false;

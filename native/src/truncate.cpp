@@ -29,9 +29,7 @@ kvc_status Manager::TruncateOne(const kvc_truncate_item& item, kvc_truncate_resu
   fences_.Reserve(freed + 4);
   // From here on nothing throws.
   const FenceSetId fence = RecordFence(seq->slot);
-  for (size_t i = seq->pages.size(); i-- > target;) {
-    pages_.Drop(seq->pages[i], At(FenceSite::kTruncate, fence));
-  }
+  pages_.DropPath(seq->pages.data() + target, freed, At(FenceSite::kTruncate, fence));
   fences_.Release(fence);
   // What was being computed there is gone.
   EndMarks(seq, static_cast<uint32_t>(target));

@@ -85,12 +85,6 @@ uint32_t Manager::PlanVictims(uint32_t demand, uint32_t slot, bool any) {
   return planned;
 }
 
-kvc_evicted_reason Manager::ReasonOf(PageId id) const {
-  const Page& page = pages_[id];
-  if (page.own == kEndedClass) return KVC_EVICTED_ENDED;
-  return page.expired() ? KVC_EVICTED_TTL : KVC_EVICTED_CAPACITY;
-}
-
 // Before the node is forgotten: afterwards there is nothing to tell of.
 void Manager::Describe(NodeId id, kvc_evicted_reason reason, kvc_evicted_block* out) const {
   const Node& n = tree_.node(id);
