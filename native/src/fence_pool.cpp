@@ -6,7 +6,11 @@
 namespace kvcast {
 
 void FencePool::Reserve(size_t sets) {
-  const size_t wanted = sets * PiecesPerSet();
+  // Each fence came by Single once, so nothing but these streams is in a set, and mostly
+  // there is room for all of them: then the device need not be asked which are busy.
+  const size_t room = free_count_ + (pieces_.capacity() - pieces_.size());
+  if (room >= sets * PiecesFor(static_cast<uint32_t>(__builtin_popcountll(seen_)))) return;
+  const size_t wanted = sets * PiecesFor(device_.BusyStreams());
   if (free_count_ >= wanted) return;
   const size_t needed = pieces_.size() + (wanted - free_count_);
   if (needed > pieces_.capacity()) pieces_.reserve(needed + pieces_.capacity());
@@ -27,6 +31,7 @@ FenceSetId FencePool::TakePiece() {
 FenceSetId FencePool::Single(Fence fence) {
   if (fence.slot == 0 || fence.position == 0) return 0;
   const FenceSetId id = TakePiece();
+  seen_ |= uint64_t{1} << fence.slot;
   pieces_[id].refs = 1;
   pieces_[id].count = 1;
   pieces_[id].fences[0] = fence;
@@ -100,8 +105,8 @@ FenceSetId FencePool::Prune(FenceSetId id) {
   return pruned;
 }
 
-void FencePool::Release(FenceSetId id) {
-  if (id == 0 || --pieces_[id].refs != 0) return;
+// The set's last reference is gone.
+void FencePool::Free(FenceSetId id) {
   --live_;
   while (id != 0) {
     const FenceSetId rest = pieces_[id].next;
@@ -112,7 +117,7 @@ void FencePool::Release(FenceSetId id) {
   }
 }
 
-bool FencePool::UsableBy(FenceSetId id, uint32_t slot) const {
+bool FencePool::AllUsableBy(FenceSetId id, uint32_t slot) const {
   bool usable = true;
   ForEach(id, [&](const Fence& fence) {
     usable = usable && (fence.slot == slot || device_.Reached(fence.slot, fence.position));

@@ -42,11 +42,15 @@ class FencePool {
     if (id != 0) ++pieces_[id].refs;
     return id;
   }
-  void Release(FenceSetId id);
+  void Release(FenceSetId id) {
+    if (id != 0 && --pieces_[id].refs == 0) Free(id);
+  }
 
   // True if whoever works on `slot` may use the page: all fences have been
   // reached or are on that very stream. Slot 0, the host, needs all reached.
-  [[nodiscard]] bool UsableBy(FenceSetId id, uint32_t slot) const;
+  [[nodiscard]] bool UsableBy(FenceSetId id, uint32_t slot) const {
+    return id == 0 || AllUsableBy(id, slot);
+  }
   [[nodiscard]] bool Reached(FenceSetId id) const { return UsableBy(id, 0); }
   // The one slot of a single fence, else 0; and its position.
   [[nodiscard]] uint32_t SingleSlot(FenceSetId id) const {
@@ -78,17 +82,20 @@ class FencePool {
     uint32_t reserved = 0;
     Fence fences[kPerPiece];
   };
-  // Pieces of the largest set there can be now.
-  [[nodiscard]] size_t PiecesPerSet() const {
-    return (device_.BusyStreams() + kPerPiece - 1) / kPerPiece + 1;
+  // Pieces of the largest set of so many streams, and of the few that a call may add.
+  [[nodiscard]] static size_t PiecesFor(uint32_t streams) {
+    return (streams + kPerPiece - 1) / kPerPiece + 1;
   }
   FenceSetId TakePiece();
+  void Free(FenceSetId id);
+  [[nodiscard]] bool AllUsableBy(FenceSetId id, uint32_t slot) const;
 
   Device& device_;
   std::vector<Piece> pieces_;  // [0] is the empty set
   FenceSetId free_ = 0;
   size_t free_count_ = 0;
-  size_t live_ = 0;  // sets
+  size_t live_ = 0;    // sets
+  uint64_t seen_ = 0;  // streams that Single has had a fence of, a bit for each slot
 };
 
 }  // namespace kvcast

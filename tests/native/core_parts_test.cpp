@@ -371,6 +371,22 @@ TEST_F(FencePoolTest, ASetMayHoldAFenceOfEveryStream) {
   EXPECT_EQ(pool_.live(), 0u);
 }
 
+TEST_F(FencePoolTest, RoomIsForTheStreamsThatHaveBeenSeen) {
+  FenceList all;
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    pool_.Release(At(i, 2));
+    all.Add({streams_[i], 2});
+  }
+  // As many pieces as there are free, if a set took one; it takes two.
+  pool_.Reserve(1000);
+  const size_t bytes = pool_.bytes();
+  std::vector<FenceSetId> sets;
+  for (int i = 0; i < 1000; ++i) sets.push_back(pool_.Make(all));
+  EXPECT_EQ(pool_.bytes(), bytes);
+  for (const FenceSetId set : sets) pool_.Release(set);
+  EXPECT_EQ(pool_.live(), 0u);
+}
+
 TEST_F(FencePoolTest, ReservedSetsNeedNoAllocation) {
   FenceList all;
   for (size_t i = 0; i < streams_.size(); ++i) all.Add({streams_[i], 2});
