@@ -33,7 +33,8 @@ type CUDADevice struct {
 	DriverVersion int
 	// TotalBytes of memory, and FreeBytes at the moment of asking.
 	TotalBytes, FreeBytes uint64
-	// VirtualMemory: memory can be mapped chunk by chunk.
+	// VirtualMemory: memory can be mapped chunk by chunk, so that of a pool can grow and
+	// shrink. Without it a pool keeps what it has at first, see Manager.Resize.
 	VirtualMemory bool
 	// BatchCopies: the driver makes many copies in one call.
 	BatchCopies bool
@@ -123,7 +124,9 @@ func (m *Manager) CUDAStream(stream DeviceStream) (uintptr, error) {
 }
 
 // DeviceMemory is the pool's memory as kernels address it: page p is at
-// Base + p x PageBytes. All is 0 when the manager keeps the books only.
+// Base + p x PageBytes. Bytes are the addresses: those of MaxBlocks pages if the pool is
+// elastic, of CapacityBlocks where the device cannot map more. All is 0 when the manager
+// keeps the books only.
 type DeviceMemory struct {
 	Base, Bytes, PageBytes uint64
 }

@@ -51,7 +51,9 @@ type ResizeResult struct {
 // New pages join the free ones in later calls, when the device has memory for them (the
 // host device: when it is advanced). If it has not enough, those stay that could be had,
 // the target goes back to that, and the call that finds it, or the next one that asks for
-// more pages than there are, is ErrOutOfMemory, once, with a result.
+// more pages than there are, is ErrOutOfMemory, once, with a result. On a GPU without
+// virtual memory management (CUDADevice.VirtualMemory) there is memory for CapacityBlocks
+// pages, for good: below that Resize keeps the books, beyond it finds not enough.
 //
 // When the pool shrinks, no new allocation takes a page at or above the target; cached
 // blocks there move to free pages below it, or blocks are evicted where there is no room.

@@ -173,6 +173,9 @@ func diagnose(ctx context.Context, f facts, try func(context.Context) error) *di
 	if f.Device.Auto == "host" && strings.HasPrefix(f.Device.Reason, "no permission") {
 		advise("nvidia", "give this user access to /dev/nvidia*, or the container its devices")
 	}
+	if v := f.Device.VirtualMemory; v != nil && !*v {
+		advise("device", "no virtual memory management: an elastic pool keeps the memory of its first size, and gets no more")
+	}
 
 	if len(d.Problems) > 0 {
 		d.SelfRun.Error = "not run"
@@ -256,7 +259,7 @@ func (d *diagnosis) print(w io.Writer) error {
 		row(fmt.Sprintf("  GPU %d", g.Index), "", "%s, %s, compute capability %s, %s, %s",
 			g.Name, memory, g.ComputeCapability, g.PCIBusID, g.UUID)
 	}
-	row("device auto", "", "%s (%s)", d.Device.Auto, d.Device.Reason)
+	row("device auto", "device", "%s (%s)", d.Device.Auto, d.Device.Reason)
 	if d.SelfRun.Passed {
 		row("self-test", "", "passed: one block from the allocator to a socket")
 	} else {

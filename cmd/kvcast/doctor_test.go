@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvcast/kvcast/bindings"
 	"github.com/kvcast/kvcast/cuda/inventory"
 )
 
@@ -31,7 +32,7 @@ func goodFacts() facts {
 		NVIDIA: nvidiaFacts{"", "550.54.15", "12.4", []gpuFacts{
 			{0, "NVIDIA H200", "GPU-a", "00000000:0A:00.0", 141 << 30, "9.0"},
 			{1, "NVIDIA GB10", "GPU-b", "00000000:0B:00.0", 0, "12.1"}}},
-		Device: deviceFacts{"host", "NVIDIA GPU present, but too old"},
+		Device: deviceFacts{"host", "NVIDIA GPU present, but too old", nil},
 	}
 }
 
@@ -141,6 +142,8 @@ func TestDoctorJudges(t *testing.T) {
 		"no driver": {change: func(f *facts) {
 			f.Device.Auto, f.Device.Reason = autoDevice(nil, &inventory.Error{Op: "init", Err: inventory.ErrNoDriver}, noCUDA)
 		}},
+		"memory that comes and goes": {change: func(f *facts) { f.Device.VirtualMemory = pointer(true) }},
+		"memory that stays":          {change: func(f *facts) { f.Device.VirtualMemory = pointer(false) }, advice: []string{"device"}},
 		"other library": {change: func(f *facts) { f.Kvcast.ABIVersion = 8 },
 			problem: "the library has ABI 8, this program needs 7", untried: true},
 		"old libzmq":     {change: func(f *facts) { f.Libzmq.Version = "4.1.8" }, problem: "libzmq 4.1.8 is older than 4.2", untried: true},
@@ -222,7 +225,7 @@ func TestDoctorJSONKeys(t *testing.T) {
 	want := strings.Fields(`
 		.advice[].advice .advice[].finding
 		.cpu.gomaxprocs .cpu.model .cpu.processors .cpu.sha_ni .cpu.sse4_1 .cpu.ssse3
-		.device.auto .device.reason
+		.device.auto .device.reason .device.virtual_memory
 		.kvcast.abi_version .kvcast.go .kvcast.platform .kvcast.version .kvcast.wanted_abi_version
 		.libzmq.curve .libzmq.version
 		.limits.address_space_bytes .limits.memlock_bytes .limits.open_files
@@ -296,6 +299,22 @@ func TestBytesText(t *testing.T) {
 	}
 	if got := bytesText(nil); got != "unlimited" {
 		t.Errorf("nil: got %s", got)
+	}
+}
+
+// What the GPU that was chosen can do, and nothing where none was.
+func TestDoctorTellsOfVirtualMemory(t *testing.T) {
+	list := func() (*inventory.Inventory, error) { return &inventory.Inventory{}, nil }
+	for _, has := range []bool{false, true} {
+		f := gather(os.DirFS("/"), list, func(int) (bindings.CUDADevice, error) {
+			return bindings.CUDADevice{Name: "x", VirtualMemory: has}, nil
+		})
+		if want := (deviceFacts{"cuda:0", "x", &has}); !reflect.DeepEqual(f.Device, want) {
+			t.Errorf("got %+v, want %+v", f.Device, want)
+		}
+	}
+	if f := gather(os.DirFS("/"), list, noCUDA); f.Device.Auto != "host" || f.Device.VirtualMemory != nil {
+		t.Errorf("no GPU: got %+v", f.Device)
 	}
 }
 

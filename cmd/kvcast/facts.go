@@ -102,6 +102,8 @@ type gpuFacts struct {
 type deviceFacts struct {
 	Auto   string `json:"auto"`
 	Reason string `json:"reason"`
+	// VirtualMemory: pools of the GPU that was chosen can grow and shrink.
+	VirtualMemory *bool `json:"virtual_memory"`
 }
 
 type selfRunFacts struct {
@@ -133,7 +135,13 @@ func gather(root fs.FS, list func() (*inventory.Inventory, error),
 		NVIDIA: nvidiaFacts{GPUs: []gpuFacts{}},
 	}
 	inv, err := list()
-	f.Device.Auto, f.Device.Reason = autoDevice(inv, err, open)
+	f.Device.Auto, f.Device.Reason = autoDevice(inv, err, func(ordinal int) (bindings.CUDADevice, error) {
+		gpu, err := open(ordinal)
+		if err == nil {
+			f.Device.VirtualMemory = &gpu.VirtualMemory
+		}
+		return gpu, err
+	})
 	if err != nil {
 		f.NVIDIA.Error = err.Error()
 		return f

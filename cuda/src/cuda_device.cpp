@@ -3,6 +3,7 @@
 
 #include "cuda/src/cuda_device.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "cuda/src/budget.h"
@@ -74,10 +75,11 @@ void CudaDevice::MakeElastic(const kvc_config& config) {
   bytes_ = config.max_blocks * page_bytes_;
   const uint64_t never_less =
       (config.min_blocks != 0 ? config.min_blocks : config.capacity_blocks) * page_bytes_;
-  memory_ = std::make_unique<PoolMemory>(context_,
-                                         PoolSize{never_less, bytes_, cuda_device::kReserveChunks});
-  if (!PoolWorker::GrowTo(*memory_, at_first, [] { return false; })) {
-    throw Error(KVC_OUT_OF_MEMORY, "the device has not memory enough for capacity_blocks");
+  memory_ = std::make_unique<PoolMemory>(
+      context_, PoolSize{never_less, bytes_, cuda_device::kReserveChunks, at_first});
+  if (!memory_->mapped()) {  // what is there at first is all that there ever is
+    bytes_ = at_first;
+    return;
   }
   worker_ = std::make_unique<PoolWorker>(*memory_, page_bytes_, config.capacity_blocks);
 }
@@ -86,7 +88,9 @@ void CudaDevice::AskForPages(uint64_t request, uint32_t pages) {
   if (worker_ != nullptr) {
     worker_->Ask(request, pages);
   } else {
-    books_ = {request, pages, true, false};
+    const uint64_t most = memory_ != nullptr ? bytes_ / page_bytes_ : pages;
+    const auto there = static_cast<uint32_t>(std::min<uint64_t>(pages, most));
+    books_ = {request, there, true, there < pages};
   }
 }
 

@@ -95,8 +95,8 @@ class CudaDevice final : public Device {
   DeviceContext context_;
   EventPool events_;
   std::unique_ptr<PoolMemory> memory_;  // null when the pool keeps the books only
-  std::unique_ptr<PoolWorker> worker_;  // of an elastic pool with memory
-  Backing books_;                       // of one without: under the manager's lock
+  std::unique_ptr<PoolWorker> worker_;  // of a pool whose memory can grow and shrink
+  Backing books_;                       // of any other: under the manager's lock
   uint64_t bytes_ = 0;                  // of addresses
   uint64_t page_bytes_ = 0;
   KernelImage kernels_;

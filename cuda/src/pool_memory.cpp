@@ -32,19 +32,15 @@ MemAllocationProp Property(DeviceId device) {
 PoolMemory::PoolMemory(const DeviceContext& context, const PoolSize& size) : context_(context) {
   const DriverApi& api = context.api();
   if (size.bytes == 0) throw Error(KVC_INVALID_ARGUMENT, "a pool of no bytes");
-  const bool elastic = size.max_bytes > size.bytes;
-  if (elastic && !context.virtual_memory()) {
-    throw Error(KVC_INVALID_ARGUMENT,
-                context.name() + " cannot map memory chunk by chunk: the pool cannot be elastic");
-  }
+  const uint64_t first = std::max(size.bytes, size.first_bytes);
+  mapped_ = size.max_bytes > size.bytes && context.virtual_memory();
   const ContextScope scope(context);
-  if (!elastic) {
-    // One plain allocation: nothing could be gained by chunks.
-    KVCAST_CUDA(api, memory_alloc, &base_, size.bytes);
-    base_bytes_ = base_chunk_ = size.bytes;
+  if (!mapped_) {
+    // One plain allocation: nothing could be gained by chunks, or there are none.
+    KVCAST_CUDA(api, memory_alloc, &base_, first);
+    base_bytes_ = base_chunk_ = first;
     return;
   }
-  mapped_ = true;
   size_t granularity = 0;
   const MemAllocationProp prop = pool_memory::Property(context.device());
   KVCAST_CUDA(api, chunk_granularity, &granularity, &prop, kGranularityMinimum);
@@ -62,7 +58,7 @@ PoolMemory::PoolMemory(const DeviceContext& context, const PoolSize& size) : con
   reserve_.reserve(std::max<size_t>(reserve_target_, tail_limit_ / tail_chunk_));
   KVCAST_CUDA(api, range_reserve, &base_, reserved_, 0, 0, 0);
   try {
-    MapBase();
+    MapFirst(first);
     FillReserve();
   } catch (...) {
     Unwind();
@@ -112,18 +108,33 @@ void PoolMemory::GiveAccess(uint64_t from, uint64_t bytes) const {
   KVCAST_CUDA(context_.api(), set_access, base_ + from, bytes, &access, 1);
 }
 
-void PoolMemory::MapBase() {
+// What of the tail `bytes` from base() on need.
+uint64_t PoolMemory::TailFor(uint64_t bytes) const {
+  if (!mapped_ || bytes <= base_bytes_) return 0;
+  return pool_memory::RoundUp(bytes - base_bytes_, tail_chunk_);
+}
+
+void PoolMemory::MapFirst(uint64_t bytes) {
   const DriverApi& api = context_.api();
   while (base_mapped_ < base_bytes_) {
-    const uint64_t bytes = std::min(base_chunk_, base_bytes_ - base_mapped_);
-    const MemHandle handle = CreateChunk(bytes);
-    const Result mapped = api.chunk_map(base_ + base_mapped_, bytes, 0, handle, 0);
+    const uint64_t chunk = std::min(base_chunk_, base_bytes_ - base_mapped_);
+    const MemHandle handle = CreateChunk(chunk);
+    const Result mapped = api.chunk_map(base_ + base_mapped_, chunk, 0, handle, 0);
     // The mapping holds the memory; the base part needs no handle any more.
     api.chunk_release(handle);
     Check(api, "chunk_map", mapped);
-    base_mapped_ += bytes;
+    base_mapped_ += chunk;
   }
-  GiveAccess(0, base_bytes_);
+  const uint64_t tail = TailFor(bytes);
+  for (uint64_t at = 0; at < tail; at += tail_chunk_) {
+    const MemHandle handle = CreateChunk(tail_chunk_);
+    const Result mapped = api.chunk_map(base_ + base_bytes_ + at, tail_chunk_, 0, handle, 0);
+    if (mapped != kSuccess) api.chunk_release(handle);
+    Check(api, "chunk_map", mapped);
+    tail_.push_back(handle);
+  }
+  GiveAccess(0, base_bytes_ + tail);
+  tail_bytes_ = tail;
 }
 
 uint64_t PoolMemory::bytes() const {
@@ -167,7 +178,7 @@ bool PoolMemory::Grow(uint64_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (bytes <= base_bytes_ + tail_bytes_) return true;
   if (bytes > limit() || !leaving_.empty()) return false;
-  const uint64_t wanted = pool_memory::RoundUp(bytes - base_bytes_, tail_chunk_);
+  const uint64_t wanted = TailFor(bytes);
   const uint64_t chunks = (wanted - tail_bytes_) / tail_chunk_;
   if (chunks > reserve_.size()) return false;
   const ContextScope scope(context_);
@@ -198,8 +209,7 @@ bool PoolMemory::Grow(uint64_t bytes) {
 
 uint64_t PoolMemory::Shrink(uint64_t bytes, std::function<bool()> reached) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const uint64_t keep =
-      bytes > base_bytes_ ? pool_memory::RoundUp(bytes - base_bytes_, tail_chunk_) : 0;
+  const uint64_t keep = TailFor(bytes);
   if (keep < tail_bytes_) {
     leaving_.push_back({base_bytes_ + keep, base_bytes_ + tail_bytes_, std::move(reached)});
     tail_bytes_ = keep;
@@ -235,8 +245,7 @@ uint32_t PoolMemory::Collect(const std::function<bool()>& stop) {
 
 uint64_t PoolMemory::TakeBack(uint64_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const uint64_t wanted =
-      bytes > base_bytes_ ? pool_memory::RoundUp(bytes - base_bytes_, tail_chunk_) : 0;
+  const uint64_t wanted = TailFor(bytes);
   // The part that was given up last lies lowest.
   while (tail_bytes_ < wanted && !leaving_.empty() && leaving_.back().reached()) {
     Leaving& lowest = leaving_.back();

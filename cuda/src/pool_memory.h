@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The memory of a page pool on a GPU: one range of addresses that never moves,
-// backed by chunks of physical memory, the tail of which can grow and shrink.
+// backed by chunks of physical memory, the tail of which can grow and shrink. Without an
+// elastic tail, or where the device cannot map memory chunk by chunk, one plain allocation.
 #ifndef KVCAST_CUDA_SRC_POOL_MEMORY_H_
 #define KVCAST_CUDA_SRC_POOL_MEMORY_H_
 
@@ -21,19 +22,23 @@ struct PoolSize {
   uint64_t max_bytes = 0;  // reserved; more than `bytes` asks for an elastic tail
   // Physical chunks kept ready for growing, so that growing creates none.
   uint32_t reserve_chunks = 0;
+  // Backed from the start, `bytes` to `max_bytes`, what is beyond `bytes` as the tail is;
+  // less than `bytes` stands for these.
+  uint64_t first_bytes = 0;
 };
 
 // Creating a chunk takes hundreds of microseconds (kvcached on an A100: mean 193,
 // p99 381), giving access 36, unmapping 26. So: the base part has few, large
-// chunks and one call for its access; 2 MiB chunks are only in the tail; growing
-// takes chunks from a reserve that FillReserve creates beforehand.
+// chunks; one call gives access to all that there is at first; 2 MiB chunks are only in the
+// tail; growing takes chunks from a reserve that FillReserve creates beforehand.
 //
 // Grow, Collect and FillReserve call the driver: not for the scheduler's
 // thread. Any thread, at any time; bytes() is exact when none of them runs.
 class PoolMemory {
  public:
-  // Throws Error: KVC_OUT_OF_MEMORY as the driver says, KVC_INVALID_ARGUMENT for
-  // an elastic tail on a device without virtual memory management.
+  // Throws Error: KVC_OUT_OF_MEMORY as the driver says, for want of the reserve too. On a
+  // device without virtual memory management an elastic pool is one plain allocation of
+  // first_bytes, which is its limit(): it neither grows nor shrinks.
   PoolMemory(const DeviceContext& context, const PoolSize& size);
   // Nothing may use the memory any more.
   ~PoolMemory();
@@ -81,9 +86,10 @@ class PoolMemory {
     std::function<bool()> reached;
   };
 
-  void MapBase();
+  void MapFirst(uint64_t bytes);
   void Unwind() noexcept;
   [[nodiscard]] MemHandle CreateChunk(uint64_t bytes) const;
+  [[nodiscard]] uint64_t TailFor(uint64_t bytes) const;
   void GiveAccess(uint64_t from, uint64_t bytes) const;
 
   const DeviceContext& context_;
@@ -97,7 +103,7 @@ class PoolMemory {
   uint32_t reserve_target_ = 0;
 
   mutable std::mutex mutex_;
-  uint64_t base_mapped_ = 0;     // how far MapBase came
+  uint64_t base_mapped_ = 0;     // how far MapFirst came
   std::vector<MemHandle> tail_;  // mapped, the leaving ones included
   uint64_t tail_bytes_ = 0;      // accessible and not given up
   std::vector<MemHandle> reserve_;

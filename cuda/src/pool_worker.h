@@ -41,12 +41,11 @@ class PoolWorker {
     if (owes_.load(std::memory_order_acquire)) Retry();
   }
 
+ private:
   // Takes from the reserve and fills it, chunk by chunk, until there are `bytes` or
   // stop() says so; false if the driver has no more memory.
   template <typename Stop>
   static bool GrowTo(PoolMemory& memory, uint64_t bytes, Stop&& stop);
-
- private:
   void Run();
   void Serve(uint64_t request, uint32_t pages);
   void Tell(uint64_t request, uint32_t pages, bool done, bool failed);

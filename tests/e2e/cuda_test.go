@@ -4,12 +4,21 @@
 package e2e
 
 import (
+	"context"
 	"debug/elf"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/kvcast/kvcast/bindings"
 )
 
 // fakeDriver builds the fake CUDA driver and returns the folder to put on the
@@ -80,6 +89,136 @@ func TestReplayOnTheFakeCUDADriver(t *testing.T) {
 	p.good()
 	if s := p.summary(); !strings.HasPrefix(s.Device, "host (") {
 		t.Errorf("--device auto with an unusable driver: ran on %q", s.Device)
+	}
+}
+
+// elasticVariable makes this program resize a pool of a GPU, and print what it sees.
+const elasticVariable = "KVCAST_TEST_ELASTIC"
+
+// elasticReport is what elasticMain prints.
+type elasticReport struct {
+	VirtualMemory                       bool
+	Shrunk, Back, Beyond                bindings.ResizeResult
+	MappedFirst, MappedShrunk, MappedAt uint64
+	Failed                              uint64
+	OutOfMemory                         bool
+	Addresses                           uint64
+}
+
+func elasticMain() int {
+	report, err := resizeOnGPU()
+	if err == nil {
+		err = json.NewEncoder(os.Stdout).Encode(report)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// resizeOnGPU takes a pool of 24 pages of 1 MiB down to 8, back, and to 40.
+func resizeOnGPU() (r elasticReport, err error) {
+	if _, err := bindings.OpenCUDA(); err != nil {
+		return r, err
+	}
+	gpu, err := bindings.CUDAInfo(0)
+	if err != nil {
+		return r, err
+	}
+	r.VirtualMemory = gpu.VirtualMemory
+	m, err := bindings.NewManager(bindings.Config{Device: bindings.DeviceCUDA, CapacityBlocks: 24, MinBlocks: 8,
+		MaxBlocks: 40, PageBytes: 1 << 20})
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	memory, err := m.DeviceMemory()
+	if err != nil {
+		return r, err
+	}
+	r.Addresses = memory.Bytes
+	mapped := func(out *uint64) error {
+		stats, err := m.Stats()
+		*out, r.Failed = stats.MappedBytes, stats.FailedResizes
+		return err
+	}
+	resize := func(target int, out *bindings.ResizeResult) error {
+		for end := time.Now().Add(deadline); time.Now().Before(end); runtime.Gosched() {
+			var err error
+			if *out, err = m.Resize(target, 100, nil, nil); err != nil || out.Done {
+				return err
+			}
+		}
+		return errors.New("the resize has no end")
+	}
+	if err := errors.Join(mapped(&r.MappedFirst), resize(8, &r.Shrunk), mapped(&r.MappedShrunk),
+		resize(24, &r.Back)); err != nil {
+		return r, err
+	}
+	err = resize(40, &r.Beyond)
+	if r.OutOfMemory = errors.Is(err, bindings.ErrOutOfMemory); r.OutOfMemory {
+		err = nil
+	}
+	return r, errors.Join(err, mapped(&r.MappedAt))
+}
+
+// TestResizeOnTheFakeCUDADriver: an elastic pool, where memory can come and go and where not.
+func TestResizeOnTheFakeCUDADriver(t *testing.T) {
+	const mib = 1 << 20
+	driver := fakeDriver(t)
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, virtual := range []bool{true, false} {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*deadline)
+		defer cancel()
+		options := "KVC_FAKECUDA=virtual_memory=1"
+		want := elasticReport{
+			VirtualMemory: true, Addresses: 40 * mib, MappedFirst: 24 * mib, MappedShrunk: 8 * mib, MappedAt: 40 * mib,
+			Shrunk: bindings.ResizeResult{TargetPages: 8, TotalPages: 8, Done: true},
+			Back:   bindings.ResizeResult{TargetPages: 24, TotalPages: 24, Done: true},
+			Beyond: bindings.ResizeResult{TargetPages: 40, TotalPages: 40, Done: true}}
+		if !virtual {
+			options = "KVC_FAKECUDA=virtual_memory=0"
+			want.VirtualMemory, want.OutOfMemory, want.Failed, want.Addresses = false, true, 1, 24*mib
+			want.MappedShrunk, want.MappedAt = 24*mib, 24*mib
+			want.Beyond = bindings.ResizeResult{TargetPages: 24, TotalPages: 24, Done: true}
+		}
+		child := exec.CommandContext(ctx, program)
+		child.Env = append(os.Environ(), elasticVariable+"=1", "LD_LIBRARY_PATH="+driver, options)
+		child.Stderr = os.Stderr
+		out, err := child.Output()
+		if err != nil {
+			t.Fatalf("virtual memory %t: %v", virtual, err)
+		}
+		var got elasticReport
+		if err := json.Unmarshal(out, &got); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("got  %+v\nwant %+v", got, want)
+		}
+		doctor := command(t, "doctor", "--json")
+		doctor.Cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+driver, options)
+		doctor.Cmd.Stdout = &doctor.stdout
+		if err := doctor.Start(); err != nil {
+			t.Fatal(err)
+		}
+		doctor.good()
+		var facts struct {
+			Device struct {
+				Auto          string `json:"auto"`
+				VirtualMemory *bool  `json:"virtual_memory"`
+			} `json:"device"`
+		}
+		if err := json.Unmarshal(doctor.stdout.Bytes(), &facts); err != nil {
+			t.Fatal(err)
+		}
+		if d := facts.Device; d.Auto != "cuda:0" || d.VirtualMemory == nil || *d.VirtualMemory != virtual {
+			t.Errorf("doctor says %+v", d)
+		}
 	}
 }
 

@@ -45,6 +45,9 @@ func TestMain(m *testing.M) {
 	if config := os.Getenv(readerVariable); config != "" {
 		os.Exit(readerMain(config))
 	}
+	if os.Getenv(elasticVariable) != "" {
+		os.Exit(elasticMain())
+	}
 	os.Exit(testMain(m))
 }
 

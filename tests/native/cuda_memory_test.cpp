@@ -145,14 +145,89 @@ TEST_F(CudaMemory, ShrinksOnlyBehindItsFences) {
   EXPECT_EQ(pool.reserve(), 4u);
 }
 
-TEST_F(CudaMemory, WithoutVirtualMemoryThereIsNoElasticPool) {
+TEST_F(CudaMemory, WhatThereIsAtFirstHasOneAccessForAll) {
+  const DeviceContext context(OpenDriver(), 0);
+  const uint64_t before = FreeBytes(context);
+  {
+    PoolMemory pool(context, {5 * kMiB, 61 * kMiB, 3, 41 * kMiB});
+    EXPECT_EQ(pool.bytes(), 42 * kMiB) << "6 and 18 chunks";
+    EXPECT_EQ(pool.mapped_bytes(), 42 * kMiB);
+    EXPECT_EQ(pool.limit(), 62 * kMiB);
+    EXPECT_EQ(pool.reserve(), 3u) << "none of it has been used up";
+    EXPECT_EQ(pool.leaving(), 0u);
+    EXPECT_EQ(fakecuda_calls("cuMemSetAccess"), 1u);
+    EXPECT_EQ(fakecuda_calls("cuMemMap"), 3u + 18);
+    EXPECT_EQ(fakecuda_calls("cuMemCreate"), 3u + 18 + 3);
+    EXPECT_EQ(before - FreeBytes(context), 48 * kMiB);
+    const std::vector<uint8_t> live(42 * kMiB, 0x3C);
+    Upload(context, pool.base(), live);
+    EXPECT_EQ(Download(context, pool.base(), live.size()), live);
+    EXPECT_TRUE(pool.Grow(47 * kMiB));
+    EXPECT_EQ(pool.Shrink(1, [] { return true; }), 6 * kMiB) << "no more is for good";
+    EXPECT_EQ(pool.Collect(), 21u);
+    EXPECT_EQ(before - FreeBytes(context), 12 * kMiB);
+    EXPECT_EQ(Download(context, pool.base(), 6 * kMiB), std::vector<uint8_t>(6 * kMiB, 0x3C));
+  }
+  EXPECT_EQ(FreeBytes(context), before);
+  const PoolMemory least(context, {5 * kMiB, 61 * kMiB, 0, 5 * kMiB});
+  EXPECT_EQ(least.bytes(), 6 * kMiB);
+  const PoolMemory all(context, {5 * kMiB, 61 * kMiB, 4, 61 * kMiB});
+  EXPECT_EQ(all.bytes(), 62 * kMiB);
+  EXPECT_EQ(all.reserve(), 0u) << "there is no room for more";
+}
+
+TEST_F(CudaMemory, WithoutVirtualMemoryAnElasticPoolIsOneAllocation) {
   options_.virtual_memory = 0;
   Restart();
   const DeviceContext context(OpenDriver(), 0);
   EXPECT_FALSE(context.virtual_memory());
-  EXPECT_THROW(PoolMemory(context, {4 * kMiB, 8 * kMiB, 0}), Error);
-  const PoolMemory plain(context, {4 * kMiB, 4 * kMiB, 0});
-  EXPECT_FALSE(plain.mapped());
+  const uint64_t before = FreeBytes(context);
+  PoolMemory pool(context, {4 * kMiB, 20 * kMiB, 3, 9 * kMiB});
+  EXPECT_FALSE(pool.mapped());
+  EXPECT_EQ(pool.bytes(), 9 * kMiB) << "what it is to have at first";
+  EXPECT_EQ(pool.limit(), 9 * kMiB);
+  EXPECT_EQ(before - FreeBytes(context), 9 * kMiB);
+  EXPECT_EQ(fakecuda_calls("cuMemAlloc"), 1u);
+  const std::vector<uint8_t> live(9 * kMiB, 0x42);
+  Upload(context, pool.base(), live);
+  fakecuda_clear_log();
+  pool.FillReserve();
+  EXPECT_EQ(pool.Shrink(4 * kMiB, [] { return true; }), 9 * kMiB);
+  EXPECT_EQ(pool.Collect(), 0u);
+  EXPECT_EQ(pool.TakeBack(20 * kMiB), 9 * kMiB);
+  EXPECT_TRUE(pool.Grow(9 * kMiB));
+  EXPECT_FALSE(pool.Grow(9 * kMiB + 1));
+  EXPECT_EQ(pool.bytes(), 9 * kMiB);
+  EXPECT_EQ(pool.mapped_bytes(), 9 * kMiB);
+  EXPECT_EQ(pool.leaving(), 0u);
+  EXPECT_EQ(pool.reserve(), 0u);
+  EXPECT_EQ(fakecuda_calls(nullptr), 0u);
+  EXPECT_EQ(Download(context, pool.base(), live.size()), live);
+  const PoolMemory least(context, {4 * kMiB, 8 * kMiB, 0});
+  EXPECT_EQ(least.bytes(), 4 * kMiB);
+}
+
+// Whatever entry the driver lacks of those that map memory.
+TEST_F(CudaMemory, WithoutAnEntryThereIsNoVirtualMemory) {
+  const DriverApi whole = OpenDriver();
+  EXPECT_TRUE(DeviceContext(whole, 0).virtual_memory());
+  for (int entry = 0; entry < 8; ++entry) {
+    SCOPED_TRACE(entry);
+    DriverApi api = whole;
+    if (entry == 0) api.range_reserve = nullptr;
+    if (entry == 1) api.range_free = nullptr;
+    if (entry == 2) api.chunk_create = nullptr;
+    if (entry == 3) api.chunk_release = nullptr;
+    if (entry == 4) api.chunk_map = nullptr;
+    if (entry == 5) api.chunk_unmap = nullptr;
+    if (entry == 6) api.set_access = nullptr;
+    if (entry == 7) api.chunk_granularity = nullptr;
+    const DeviceContext context(api, 0);
+    EXPECT_FALSE(context.virtual_memory());
+    const PoolMemory pool(context, {4 * kMiB, 8 * kMiB, 2, 6 * kMiB});
+    EXPECT_FALSE(pool.mapped());
+    EXPECT_EQ(pool.bytes(), 6 * kMiB);
+  }
 }
 
 TEST_F(CudaMemory, TooLittleIsOutOfMemoryAndNothingIsKept) {
@@ -160,7 +235,7 @@ TEST_F(CudaMemory, TooLittleIsOutOfMemoryAndNothingIsKept) {
   const uint64_t before = FreeBytes(context);
   for (const PoolSize& size :
        {PoolSize{300 * kMiB, 300 * kMiB, 0}, PoolSize{300 * kMiB, 310 * kMiB, 0},
-        PoolSize{250 * kMiB, 300 * kMiB, 10}}) {
+        PoolSize{250 * kMiB, 300 * kMiB, 10}, PoolSize{10 * kMiB, 300 * kMiB, 0, 260 * kMiB}}) {
     try {
       const PoolMemory pool(context, size);
       FAIL() << "more than the device has was given";
@@ -176,13 +251,14 @@ TEST_F(CudaMemory, AFailureOfEachCallLosesNothing) {
   uint64_t struck = 0;
   bool more = true;
   for (uint64_t n = 1; more; ++n) {
-    SCOPED_TRACE("call " + std::to_string(n));
+    const uint64_t first = n % 2 == 0 ? 8 * kMiB : 4 * kMiB;  // with and without some of the tail
+    SCOPED_TRACE("call " + std::to_string((n + 1) / 2));
     Restart();
     {
       const DeviceContext context(OpenDriver(), 0);
       const uint64_t before = FreeBytes(context);
       std::unique_ptr<PoolMemory> pool;
-      fakecuda_inject(nullptr, n, kErrorOutOfMemory);
+      fakecuda_inject(nullptr, (n + 1) / 2, kErrorOutOfMemory);
       // Each step may fail once; what holds afterwards, holds whether it did or not.
       const auto step = [&](auto&& body) {
         try {
@@ -192,11 +268,13 @@ TEST_F(CudaMemory, AFailureOfEachCallLosesNothing) {
         }
         while (fakecuda_context_depth() > 0) fakecuda_context_pop();
       };
-      step([&] { pool = std::make_unique<PoolMemory>(context, PoolSize{4 * kMiB, 12 * kMiB, 3}); });
+      step([&] {
+        pool = std::make_unique<PoolMemory>(context, PoolSize{4 * kMiB, 12 * kMiB, 3, first});
+      });
       if (pool != nullptr) {
         step([&] { (void)pool->Grow(9 * kMiB); });
         const uint64_t bytes = pool->bytes();
-        EXPECT_TRUE(bytes == 4 * kMiB || bytes == 10 * kMiB) << bytes;
+        EXPECT_TRUE(bytes == first || bytes == 10 * kMiB) << bytes;
         step([&] { Upload(context, pool->base() + bytes - 4096, std::vector<uint8_t>(4096, 1)); });
         // A failed wait leaves the copy under way.
         step([&] { (void)Download(context, pool->base(), 1); });
@@ -207,7 +285,7 @@ TEST_F(CudaMemory, AFailureOfEachCallLosesNothing) {
         EXPECT_LE(pool->bytes(), 6 * kMiB);
         EXPECT_EQ(pool->leaving(), 0u);
       }
-      more = fakecuda_injected() != 0;
+      more = fakecuda_injected() != 0 || n % 2 != 0;
       const std::string call = fakecuda_injected_call();
       fakecuda_inject(nullptr, 0, 0);
       pool.reset();
@@ -216,9 +294,9 @@ TEST_F(CudaMemory, AFailureOfEachCallLosesNothing) {
         EXPECT_EQ(FreeBytes(context), before) << call;
       }
     }
-    ASSERT_LT(n, 200u);
+    ASSERT_LT(n, 400u);
   }
-  EXPECT_GT(struck, 15u);
+  EXPECT_GT(struck, 40u);
 }
 
 }  // namespace

@@ -403,7 +403,9 @@ typedef struct kvc_config {
                                     kvc_sequences_create; 0 = whole blocks only (default) */
   uint32_t max_blocks;           /* pages that kvc_pool_resize can grow the pool to, up to 2^27:
                                     arenas and addresses are for so many from the start;
-                                    0 = capacity_blocks for ever (default) */
+                                    0 = capacity_blocks for ever (default). Memory for more
+                                    than capacity_blocks needs a device that can map it, see
+                                    kvc_cuda_device.virtual_memory */
   uint32_t min_blocks;           /* with max_blocks: what it can shrink to; the memory of so many
                                     pages is never given back; 0 = capacity_blocks (default) */
 } kvc_config;
@@ -1163,6 +1165,12 @@ typedef struct kvc_resize_result {
  * so, once: KVC_OUT_OF_MEMORY, with result, and nothing else done. (One that asks for no more
  * than there are says nothing of it.)
  *
+ * *Without virtual memory management* (kvc_cuda_device.virtual_memory 0) a pool with memory has
+ * that of capacity_blocks pages for good, and resizing is book-keeping at once: a shrink takes
+ * pages out of use, but gives nothing back (mapped_bytes of kvc_stats stays what it was when the
+ * manager was made), a growth up to capacity_blocks takes them into use again, one beyond is a
+ * growth for which there is not memory enough, each time.
+ *
  * *Shrinking*: pages at or above the target are *doomed*. No new allocation takes one
  * from now on, free ones are withdrawn at once, others when they are given up and
  * their fences have been reached. Of cached blocks in doomed pages those that are worth
@@ -1302,8 +1310,9 @@ KVC_API kvc_status kvc_host_read(kvc_manager* manager, uint32_t page, uint64_t o
                                  uint64_t size, uint8_t* out, kvc_error* error) KVC_NOEXCEPT;
 
 /* The pool's memory as kernels address it: page p is at base + p * page_bytes.
- * `bytes` are the addresses: those of max_blocks pages, if the pool is elastic. base is 0 when the
- * manager keeps the books only (kvc_config.page_bytes 0). */
+ * `bytes` are the addresses: those of max_blocks pages, if the pool is elastic, but of
+ * capacity_blocks pages if the device cannot map more (kvc_cuda_device.virtual_memory 0). base is 0
+ * when the manager keeps the books only (kvc_config.page_bytes 0). */
 typedef struct kvc_device_memory {
   uint64_t base;
   uint64_t bytes;
@@ -1356,7 +1365,8 @@ typedef struct kvc_cuda_device {
   uint32_t driver_version; /* 1000 x major + 10 x minor of the CUDA release it supports */
   uint32_t capability;     /* 10 x major + minor */
   uint32_t multiprocessors;
-  uint32_t virtual_memory; /* 1 = memory can be mapped chunk by chunk */
+  uint32_t virtual_memory; /* 1 = memory can be mapped chunk by chunk: that of a pool can grow and
+                              shrink; 0 = it stays, see kvc_pool_resize */
   uint32_t batch_copies;   /* 1 = many copies in one call */
   uint32_t reserved;
   char name[96]; /* NUL-terminated */
