@@ -1275,6 +1275,7 @@ func (s *script) counters() string {
 		{"moved", n.MovedPages},
 		{"resizes", n.Resizes},
 		{"failed resizes", n.FailedResizes},
+		{"unreturned", n.UnreturnedBytes},
 		{"peak live", n.PeakLivePages},
 	})
 }

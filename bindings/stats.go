@@ -84,6 +84,9 @@ type Stats struct {
 	Resizes                  uint64 // changes of TargetPages
 	FailedResizes            uint64 // growths that did not come to their end
 	MappedBytes              uint64 // of memory behind pages; 0 without PageBytes
+	// UnreturnedBytes were given up by a shrink, and the driver refused when they were to be
+	// unmapped or taken back. Each later call has it tried again.
+	UnreturnedBytes uint64
 
 	MetadataBytes uint64        // host memory of arenas and tables
 	Prefault      time.Duration // what touching them took when the manager was made
@@ -161,6 +164,7 @@ func (m *Manager) Stats() (Stats, error) {
 		Resizes:           raw.Resizes,
 		FailedResizes:     raw.FailedResizes,
 		MappedBytes:       raw.MappedBytes,
+		UnreturnedBytes:   raw.UnreturnedBytes,
 		Waits:             raw.Waits,
 
 		MetadataBytes: raw.MetadataBytes,

@@ -594,6 +594,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.FailedResizes) - unsafe.Sizeof(C.kvc_stats{}.failed_resizes)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Stats{}.MappedBytes) - unsafe.Offsetof(C.kvc_stats{}.mapped_bytes)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Stats{}.MappedBytes) - unsafe.Sizeof(C.kvc_stats{}.mapped_bytes)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Stats{}.UnreturnedBytes) - unsafe.Offsetof(C.kvc_stats{}.unreturned_bytes)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Stats{}.UnreturnedBytes) - unsafe.Sizeof(C.kvc_stats{}.unreturned_bytes)]struct{}{}
 
 	// kvc_resident_block
 	_ [0]struct{} = [unsafe.Sizeof(ResidentBlock{}) - unsafe.Sizeof(C.kvc_resident_block{})]struct{}{}

@@ -154,6 +154,7 @@ type Stats struct {
 	Resizes           uint64
 	FailedResizes     uint64
 	MappedBytes       uint64
+	UnreturnedBytes   uint64
 }
 
 // HistogramSlots is KVC_HISTOGRAM_SLOTS.

@@ -35,6 +35,9 @@ class CudaDevice final : public Device {
   void AskForPages(uint64_t request, uint32_t pages) override;
   Backing backing() const override;
   uint64_t mapped_bytes() const override;
+  uint64_t unreturned_bytes() const override {
+    return worker_ != nullptr ? worker_->unreturned_bytes() : 0;
+  }
 
   uint32_t OpenStream() override { return streams_.Open(); }
   uint32_t OpenStepStream() override { return streams_.OpenSteps(); }

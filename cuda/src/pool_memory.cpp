@@ -152,6 +152,12 @@ uint32_t PoolMemory::reserve() const {
   return static_cast<uint32_t>(reserve_.size());
 }
 
+uint64_t PoolMemory::given_up_bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const uint64_t spare = reserve_.size() - std::min<size_t>(reserve_.size(), reserve_target_);
+  return (tail_.size() + spare) * tail_chunk_ - tail_bytes_;
+}
+
 uint32_t PoolMemory::leaving() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return static_cast<uint32_t>(tail_.size() - tail_bytes_ / std::max<uint64_t>(tail_chunk_, 1));
@@ -220,6 +226,7 @@ uint64_t PoolMemory::Shrink(uint64_t bytes, std::function<bool()> reached) {
 uint32_t PoolMemory::Collect(const std::function<bool()>& stop) {
   uint32_t unmapped = 0;
   std::optional<ContextScope> scope;
+  const DriverApi& api = context_.api();
   // The first shrink took the highest part, the next one what lies below it. The lock is
   // let go after each chunk: others ask for bytes().
   while (!stop()) {
@@ -227,20 +234,32 @@ uint32_t PoolMemory::Collect(const std::function<bool()>& stop) {
     while (!leaving_.empty() && base_bytes_ + tail_.size() * tail_chunk_ <= leaving_.front().from) {
       leaving_.pop_front();
     }
-    if (leaving_.empty() || !leaving_.front().reached()) break;
-    const DriverApi& api = context_.api();
+    if (leaving_.empty() || !leaving_.front().reached()) {
+      if (reserve_.size() <= reserve_target_) break;
+      // What the driver did not take back before.
+      if (!scope) scope.emplace(context_);
+      Check(api, "chunk_release", TrimReserve());
+      break;
+    }
     if (!scope) scope.emplace(context_);
     const uint64_t at = base_bytes_ + (tail_.size() - 1) * tail_chunk_;
     KVCAST_CUDA(api, chunk_unmap, base_ + at, tail_chunk_);
     ++unmapped;
-    const MemHandle handle = tail_.back();
+    reserve_.push_back(tail_.back());
     tail_.pop_back();
-    // One that the driver does not take back serves again.
-    if (reserve_.size() < reserve_target_ || api.chunk_release(handle) != kSuccess) {
-      reserve_.push_back(handle);
-    }
+    (void)TrimReserve();  // one that the driver does not take back may serve again
   }
   return unmapped;
+}
+
+// Under the lock and a ContextScope.
+Result PoolMemory::TrimReserve() {
+  while (reserve_.size() > reserve_target_) {
+    const Result result = context_.api().chunk_release(reserve_.back());
+    if (result != kSuccess) return result;
+    reserve_.pop_back();
+  }
+  return kSuccess;
 }
 
 uint64_t PoolMemory::TakeBack(uint64_t bytes) {

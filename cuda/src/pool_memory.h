@@ -56,6 +56,8 @@ class PoolMemory {
   [[nodiscard]] uint64_t base_chunk() const { return base_chunk_; }
   [[nodiscard]] uint64_t tail_chunk() const { return tail_chunk_; }
   [[nodiscard]] uint32_t reserve() const;
+  // Given up, but not back with the driver: what is still mapped, and chunks beyond the reserve.
+  [[nodiscard]] uint64_t given_up_bytes() const;
   // Chunks that have been given up but wait for their fences.
   [[nodiscard]] uint32_t leaving() const;
 
@@ -72,8 +74,9 @@ class PoolMemory {
   uint64_t Shrink(uint64_t bytes, std::function<bool()> reached);
   // Unmaps what has been given up and is no longer used, until stop() says so, which is
   // asked before each chunk; the chunks go to the reserve, beyond its size back to the
-  // driver. Returns how many were unmapped. Throws when the driver refuses one: it and the
-  // rest stay mapped and given up, for the next Collect.
+  // driver. Returns how many were unmapped. Throws when the driver refuses to unmap one, it
+  // and the rest stay mapped and given up, or, at the end, to take one back: the next Collect
+  // tries again.
   uint32_t Collect(const std::function<bool()>& stop = [] { return false; });
   // Up to `bytes` (rounded up), takes back what has been given up, is no longer used and
   // has not been unmapped yet. Makes no driver call. Returns the new bytes().
@@ -88,6 +91,7 @@ class PoolMemory {
 
   void MapFirst(uint64_t bytes);
   void Unwind() noexcept;
+  [[nodiscard]] Result TrimReserve();
   [[nodiscard]] MemHandle CreateChunk(uint64_t bytes) const;
   [[nodiscard]] uint64_t TailFor(uint64_t bytes) const;
   void GiveAccess(uint64_t from, uint64_t bytes) const;

@@ -60,13 +60,13 @@ void PoolWorker::Retry() {
   shared_->changed.notify_one();
 }
 
-// Until a newer request comes. False when the driver has refused to unmap something.
-bool PoolWorker::Unmap(uint64_t request) {
+// Until a newer request comes, or the driver refuses.
+void PoolWorker::Unmap(uint64_t request) {
   try {
     (void)memory_.Collect([&] { return newest_ != request; });
-    return true;
+    unreturned_bytes_ = 0;
   } catch (...) {  // also for want of host memory
-    return false;
+    unreturned_bytes_ = memory_.given_up_bytes();
   }
 }
 
@@ -84,7 +84,7 @@ void PoolWorker::Run() {
         pages = wanted_;
       } else {
         lock.unlock();
-        owes_ = !Unmap(served);
+        Unmap(served);
         mapped_bytes_ = memory_.mapped_bytes();
         continue;
       }
@@ -110,7 +110,7 @@ void PoolWorker::Serve(uint64_t request, uint32_t pages) {
     // earlier shrink need not be unmapped to be mapped again.
     (void)memory_.TakeBack(bytes);
     (void)memory_.Shrink(bytes, [] { return true; });
-    owes_ = !Unmap(request);
+    Unmap(request);
     good = GrowTo(memory_, bytes, stop);
   } catch (...) {  // also for want of host memory
     good = false;

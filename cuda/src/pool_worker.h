@@ -36,9 +36,11 @@ class PoolWorker {
   [[nodiscard]] Backing backing() const;
   // What is still mapped, though given up, included.
   [[nodiscard]] uint64_t mapped_bytes() const { return mapped_bytes_; }
+  // What has been given up, and the driver has refused to unmap or to take back.
+  [[nodiscard]] uint64_t unreturned_bytes() const { return unreturned_bytes_; }
   // Any thread, at once: has the thread unmap what the driver has refused to, if anything.
   void RetryUnmapping() {
-    if (owes_.load(std::memory_order_acquire)) Retry();
+    if (unreturned_bytes_.load(std::memory_order_acquire) != 0) Retry();
   }
 
  private:
@@ -50,7 +52,7 @@ class PoolWorker {
   void Serve(uint64_t request, uint32_t pages);
   void Tell(uint64_t request, uint32_t pages, bool done, bool failed);
   void Retry();
-  [[nodiscard]] bool Unmap(uint64_t request);
+  void Unmap(uint64_t request);
 
   // What a forked child must leave alone, as the thread is not there: it is given up there.
   struct Shared {
@@ -68,7 +70,7 @@ class PoolWorker {
   bool retry_ = false;
   Backing backing_;
   std::atomic<uint64_t> mapped_bytes_;
-  std::atomic<bool> owes_{false};  // something that has been given up is mapped
+  std::atomic<uint64_t> unreturned_bytes_{0};
 };
 
 template <typename Stop>

@@ -25,7 +25,7 @@ static_assert(sizeof(kvc_grow_item) == 16 && sizeof(kvc_grow_result) == 56);
 static_assert(sizeof(kvc_commit_item) == 56 && offsetof(kvc_commit_item, digest_offset) == 48);
 static_assert(sizeof(kvc_commit_result) == 96 && offsetof(kvc_commit_result, waits) == 32);
 static_assert(sizeof(kvc_sequence_info) == 48);
-static_assert(sizeof(kvc_stats) == 8 + 58 * 8);
+static_assert(sizeof(kvc_stats) == 8 + 59 * 8);
 static_assert(sizeof(kvc_page_move) == 16 && sizeof(kvc_resize_result) == 56);
 static_assert(sizeof(kvc_resident_block) == 48 && offsetof(kvc_resident_block, digest) == 16);
 static_assert(sizeof(kvc_host_fill) == 16);

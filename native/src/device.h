@@ -77,6 +77,8 @@ class Device {
   [[nodiscard]] virtual Backing backing() const = 0;
   // Behind pages; what is kept in reserve is not.
   [[nodiscard]] virtual uint64_t mapped_bytes() const = 0;
+  // Given up, but whoever the memory is from did not take it back when it was to.
+  [[nodiscard]] virtual uint64_t unreturned_bytes() const { return 0; }
 
   // Takes a slot for a new stream, or returns 0 when all are in use. Without the
   // manager's lock: a driver makes it. Throws Error.

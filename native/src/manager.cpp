@@ -417,6 +417,7 @@ void Manager::Stats(kvc_stats* out) {
   out->target_pages = pages_.limit();
   out->doomed_pages = pages_.CountDoomed();
   out->mapped_bytes = page_bytes_ != 0 ? device_.mapped_bytes() : 0;
+  out->unreturned_bytes = page_bytes_ != 0 ? device_.unreturned_bytes() : 0;
   out->blocks = tree_.size();
   out->roots = tree_.root_count();
   out->partial_blocks = tree_.partials();

@@ -381,7 +381,10 @@ TEST_F(CudaElastic, ARefusedUnmapIsTriedAgain) {
   ASSERT_EQ(ResizeAll(64), KVC_OK);
   fakecuda_inject_many("cuMemUnmap", 1, UINT64_MAX, 2);
   EXPECT_EQ(ResizeAll(8), KVC_OK) << "nobody has a page there any more";
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(Stats().mapped_bytes, 64 * kPageBytes);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(Stats().mapped_bytes, 64 * kPageBytes);
+    EXPECT_EQ(Stats().unreturned_bytes, 56 * kPageBytes);
+  }
   Check();
   fakecuda_inject(nullptr, 0, 0);
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -389,15 +392,38 @@ TEST_F(CudaElastic, ARefusedUnmapIsTriedAgain) {
     std::this_thread::yield();
   }
   EXPECT_EQ(Stats().mapped_bytes, 8 * kPageBytes);
+  EXPECT_EQ(Stats().unreturned_bytes, 0u);
   EXPECT_LE(fakecuda_live_objects().chunks, 16u) << "the base's and the reserve's";
   // The same, and a growth takes it back.
   ASSERT_EQ(ResizeAll(64), KVC_OK);
   fakecuda_inject_many("cuMemUnmap", 1, UINT64_MAX, 2);
   EXPECT_EQ(ResizeAll(8), KVC_OK);
+  EXPECT_EQ(Stats().unreturned_bytes, 56 * kPageBytes);
+  EXPECT_EQ(ResizeAll(40), KVC_OK) << error_.message;
+  EXPECT_EQ(Stats().unreturned_bytes, 24 * kPageBytes);
   EXPECT_EQ(ResizeAll(64), KVC_OK) << error_.message;
   EXPECT_EQ(Stats().free_pages, 64u);
+  EXPECT_EQ(Stats().unreturned_bytes, 0u);
   EXPECT_EQ(Stats().failed_resizes, 0u) << "of growths";
   fakecuda_inject(nullptr, 0, 0);
+  Check();
+}
+
+// A chunk that has been unmapped and is not taken back is memory that is missing elsewhere.
+TEST_F(CudaElastic, WhatTheDriverDoesNotTakeBackIsTold) {
+  ASSERT_EQ(Open(64, 64, 8), KVC_OK) << error_.message;
+  fakecuda_inject_many("cuMemRelease", 1, UINT64_MAX, 2);
+  EXPECT_EQ(ResizeAll(8), KVC_OK);
+  EXPECT_EQ(Stats().mapped_bytes, 8 * kPageBytes);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(Stats().unreturned_bytes, 40 * kPageBytes) << "28 less 8";
+  EXPECT_EQ(fakecuda_live_objects().chunks, 32u);
+  fakecuda_inject(nullptr, 0, 0);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (Stats().unreturned_bytes != 0 && std::chrono::steady_clock::now() < until) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(Stats().unreturned_bytes, 0u);
+  EXPECT_EQ(fakecuda_live_objects().chunks, 4u + 8);
   Check();
 }
 

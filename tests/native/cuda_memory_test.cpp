@@ -145,6 +145,38 @@ TEST_F(CudaMemory, ShrinksOnlyBehindItsFences) {
   EXPECT_EQ(pool.reserve(), 4u);
 }
 
+// A chunk that is not unmapped stops those below it; one that is not taken back serves again.
+TEST_F(CudaMemory, WhatTheDriverRefusesIsTriedAgain) {
+  const DeviceContext context(OpenDriver(), 0);
+  PoolMemory pool(context, {4 * kMiB, 24 * kMiB, 2, 24 * kMiB});
+  const uint64_t before = FreeBytes(context);
+  EXPECT_EQ(pool.given_up_bytes(), 0u);
+  (void)pool.Shrink(8 * kMiB, [] { return true; });
+  EXPECT_EQ(pool.given_up_bytes(), 16 * kMiB) << "and nothing has been tried";
+  fakecuda_inject_many("cuMemUnmap", 3, 1, kErrorUnknown);
+  EXPECT_THROW((void)pool.Collect(), Error);
+  EXPECT_EQ(pool.given_up_bytes(), 12 * kMiB);
+  EXPECT_EQ(pool.mapped_bytes(), 20 * kMiB);
+  EXPECT_EQ(pool.reserve(), 2u);
+  fakecuda_inject_many("cuMemRelease", 1, UINT64_MAX, kErrorUnknown);
+  EXPECT_THROW((void)pool.Collect(), Error) << "six are unmapped, none is taken back";
+  EXPECT_EQ(pool.mapped_bytes(), 8 * kMiB);
+  EXPECT_EQ(pool.reserve(), 8u);
+  EXPECT_EQ(pool.given_up_bytes(), 12 * kMiB) << "the reserve is two";
+  EXPECT_EQ(pool.leaving(), 0u);
+  EXPECT_THROW((void)pool.Collect(), Error);
+  fakecuda_clear_log();
+  EXPECT_EQ(pool.Collect([] { return true; }), 0u);
+  EXPECT_EQ(fakecuda_calls(nullptr), 0u) << "something else is wanted now";
+  EXPECT_TRUE(pool.Grow(14 * kMiB)) << "of those";
+  EXPECT_EQ(pool.given_up_bytes(), 6 * kMiB);
+  fakecuda_inject(nullptr, 0, 0);
+  EXPECT_EQ(pool.Collect(), 0u);
+  EXPECT_EQ(pool.given_up_bytes(), 0u);
+  EXPECT_EQ(pool.reserve(), 2u);
+  EXPECT_EQ(FreeBytes(context) - before, 6 * kMiB) << "three chunks";
+}
+
 TEST_F(CudaMemory, WhatThereIsAtFirstHasOneAccessForAll) {
   const DeviceContext context(OpenDriver(), 0);
   const uint64_t before = FreeBytes(context);

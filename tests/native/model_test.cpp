@@ -1744,6 +1744,7 @@ class Lockstep {
     Equal("moved pages", got.moved_pages, want.moved_pages);
     Equal("resizes", got.resizes, want.resizes);
     Equal("failed resizes", got.failed_resizes, 0);
+    Equal("unreturned bytes", got.unreturned_bytes, 0);
     Equal("peak live pages", got.peak_live_pages, want.peak_live_pages);
     Equal("blocks", got.blocks, model_.resident().size());
     Equal("roots", got.roots, model_.Roots());

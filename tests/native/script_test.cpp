@@ -915,6 +915,7 @@ class Script {
                     {"moved", s.moved_pages},
                     {"resizes", s.resizes},
                     {"failed resizes", s.failed_resizes},
+                    {"unreturned", s.unreturned_bytes},
                     {"peak live", s.peak_live_pages}});
   }
   std::string StreamStats() {

@@ -1109,12 +1109,16 @@ typedef struct kvc_stats {
   uint64_t kept_partial_blocks; /* tails that entered it */
   uint64_t partial_hits;        /* sequences that matched tokens behind the last whole block */
   uint64_t partial_hit_tokens;
-  uint64_t target_pages;   /* what kvc_pool_resize was told last; total_pages of a fixed pool */
-  uint64_t doomed_pages;   /* live, cached or quarantined at or above it */
-  uint64_t moved_pages;    /* that a shrink gave another page: blocks, and what is kept */
-  uint64_t resizes;        /* changes of target_pages */
-  uint64_t failed_resizes; /* growths that did not come to their end */
-  uint64_t mapped_bytes;   /* of memory behind pages, whole chunks; 0 with page_bytes 0 */
+  uint64_t target_pages;     /* what kvc_pool_resize was told last; total_pages of a fixed pool */
+  uint64_t doomed_pages;     /* live, cached or quarantined at or above it */
+  uint64_t moved_pages;      /* that a shrink gave another page: blocks, and what is kept */
+  uint64_t resizes;          /* changes of target_pages */
+  uint64_t failed_resizes;   /* growths that did not come to their end */
+  uint64_t mapped_bytes;     /* of memory behind pages, whole chunks; 0 with page_bytes 0. What a
+                                shrink gave up is in it until it has been unmapped */
+  uint64_t unreturned_bytes; /* given up by a shrink, and refused by the driver when it was to be
+                                unmapped or taken back; each later call has it tried again, a
+                                growth takes it back. 0 unless something is wrong there */
 } kvc_stats;
 
 KVC_API void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT;
