@@ -163,10 +163,10 @@ uint32_t PoolMemory::leaving() const {
   return static_cast<uint32_t>(tail_.size() - tail_bytes_ / std::max<uint64_t>(tail_chunk_, 1));
 }
 
-void PoolMemory::FillReserve() {
+void PoolMemory::FillReserve(const std::function<bool()>& stop) {
   if (!mapped_) return;
   const ContextScope scope(context_);
-  for (;;) {
+  while (!stop()) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       // No more than the range has room for.
@@ -183,7 +183,7 @@ void PoolMemory::FillReserve() {
 bool PoolMemory::Grow(uint64_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (bytes <= base_bytes_ + tail_bytes_) return true;
-  if (bytes > limit() || !leaving_.empty()) return false;
+  if (bytes > limit() || tail_.size() * tail_chunk_ != tail_bytes_) return false;
   const uint64_t wanted = TailFor(bytes);
   const uint64_t chunks = (wanted - tail_bytes_) / tail_chunk_;
   if (chunks > reserve_.size()) return false;
@@ -192,7 +192,8 @@ bool PoolMemory::Grow(uint64_t bytes) {
   const size_t before = tail_.size();
   const auto undo = [&]() noexcept {
     while (tail_.size() > before) {
-      api.chunk_unmap(base_ + base_bytes_ + (tail_.size() - 1) * tail_chunk_, tail_chunk_);
+      const uint64_t at = base_bytes_ + (tail_.size() - 1) * tail_chunk_;
+      if (api.chunk_unmap(base_ + at, tail_chunk_) != kSuccess) return;
       reserve_.push_back(tail_.back());
       tail_.pop_back();
     }
@@ -234,7 +235,9 @@ uint32_t PoolMemory::Collect(const std::function<bool()>& stop) {
     while (!leaving_.empty() && base_bytes_ + tail_.size() * tail_chunk_ <= leaving_.front().from) {
       leaving_.pop_front();
     }
-    if (leaving_.empty() || !leaving_.front().reached()) {
+    // What a growth could not undo has never been anybody's.
+    const bool undone = leaving_.empty() && tail_.size() * tail_chunk_ > tail_bytes_;
+    if (!undone && (leaving_.empty() || !leaving_.front().reached())) {
       if (reserve_.size() <= reserve_target_) break;
       // What the driver did not take back before.
       if (!scope) scope.emplace(context_);
@@ -269,7 +272,7 @@ uint64_t PoolMemory::TakeBack(uint64_t bytes) {
   while (tail_bytes_ < wanted && !leaving_.empty() && leaving_.back().reached()) {
     Leaving& lowest = leaving_.back();
     const uint64_t mapped = std::min(lowest.to - base_bytes_, tail_.size() * tail_chunk_);
-    tail_bytes_ = std::max(tail_bytes_, std::min(wanted, mapped));
+    tail_bytes_ = std::min(wanted, mapped);
     if (tail_bytes_ < mapped) {
       lowest.from = base_bytes_ + tail_bytes_;
     } else {

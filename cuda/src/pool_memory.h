@@ -61,12 +61,13 @@ class PoolMemory {
   // Chunks that have been given up but wait for their fences.
   [[nodiscard]] uint32_t leaving() const;
 
-  // Creates chunks until the reserve is full again. Throws when the driver has no
-  // more; what was created stays.
-  void FillReserve();
+  // Creates chunks until the reserve is full again or stop() says so, which is asked before
+  // each. Throws when the driver has no more; what was created stays.
+  void FillReserve(const std::function<bool()>& stop = [] { return false; });
   // Backs at least `bytes` from base() on, with chunks of the reserve. False, with
   // nothing changed, when the reserve has too few, chunks below the new end are
-  // still leaving, or the limit is less.
+  // still leaving, or the limit is less. Throws when the driver refuses; a chunk that it does
+  // not let go of again is given up, for the next Collect.
   [[nodiscard]] bool Grow(uint64_t bytes);
   // Gives up whole chunks from `bytes` on (rounded up), never of the base part.
   // They stay mapped until a Collect finds that `reached` is true: all that still

@@ -114,12 +114,13 @@ void PoolWorker::Serve(uint64_t request, uint32_t pages) {
     good = GrowTo(memory_, bytes, stop);
   } catch (...) {  // also for want of host memory
     good = false;
+    unreturned_bytes_ = memory_.given_up_bytes();
   }
   if (newest_ != request) return;
   Tell(request, there(), true, !good && there() < pages);
   if (!good) return;
   try {
-    memory_.FillReserve();
+    memory_.FillReserve([&] { return newest_ != request; });
   } catch (...) {
     // The next growth tries again.
   }

@@ -78,7 +78,7 @@ bool PoolWorker::GrowTo(PoolMemory& memory, uint64_t bytes, Stop&& stop) {
   while (memory.bytes() < bytes && !stop()) {
     bool full = true;
     try {
-      memory.FillReserve();
+      memory.FillReserve(stop);
     } catch (const Error&) {
       full = false;  // what has been created still serves
     }

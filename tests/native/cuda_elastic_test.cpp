@@ -427,6 +427,103 @@ TEST_F(CudaElastic, WhatTheDriverDoesNotTakeBackIsTold) {
   Check();
 }
 
+// Without memory there is nothing to wait for, with or without virtual memory management.
+TEST_F(CudaElastic, ThatKeepsTheBooksOnly) {
+  for (const int has : {0, 1}) {
+    options_.virtual_memory = has;
+    Restart();
+    kvc_config config;
+    kvc_config_init(&config);
+    config.device = KVC_DEVICE_CUDA;
+    config.capacity_blocks = 8;
+    config.max_blocks = 64;
+    config.min_blocks = 2;
+    ASSERT_EQ(kvc_manager_create(&config, nullptr, &manager_, &error_), KVC_OK) << error_.message;
+    fakecuda_clear_log();
+    for (const uint32_t target : {64u, 2u, 9u, 8u, 63u}) {
+      EXPECT_EQ(Resize(target), KVC_OK) << error_.message;
+      EXPECT_EQ(result_.done, 1u);
+      EXPECT_EQ(Stats().free_pages, target);
+      EXPECT_EQ(Stats().mapped_bytes + Stats().unreturned_bytes, 0u);
+    }
+    EXPECT_EQ(fakecuda_calls(nullptr), 0u);
+    Check();
+    ASSERT_EQ(kvc_manager_destroy(manager_, &error_), KVC_OK);
+    manager_ = nullptr;
+  }
+}
+
+// The driver is not asked for what is more than it calls free, nor for what does not fit a
+// number of bytes.
+TEST_F(CudaElastic, MoreThanThereIs) {
+  const auto open = [&](uint32_t pages, uint32_t most, uint64_t page_bytes) {
+    kvc_config config;
+    kvc_config_init(&config);
+    config.device = KVC_DEVICE_CUDA;
+    config.capacity_blocks = pages;
+    config.max_blocks = most;
+    config.page_bytes = page_bytes;
+    return kvc_manager_create(&config, nullptr, &manager_, &error_);
+  };
+  EXPECT_EQ(open(257, 300, kPageBytes), KVC_OUT_OF_MEMORY);
+  EXPECT_NE(std::string(error_.message)
+                .find("257 pages of 1048576 bytes are more than the "
+                      "268435456 bytes that are free"),
+            std::string::npos)
+      << error_.message;
+  // As a number of 64 bits that would be 8 MiB.
+  for (const uint32_t most : {0u, 1u << 20, 1u << 21}) {
+    EXPECT_EQ(open(1 << 20, most, (uint64_t{1} << 44) + 8), KVC_OUT_OF_MEMORY);
+  }
+  options_.memory_bytes = uint64_t{1} << 62;
+  Restart();
+  EXPECT_EQ(open(1, 1 << 27, (uint64_t{1} << 37) + 8), KVC_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error_.message).find("max_blocks x page_bytes"), std::string::npos)
+      << error_.message;
+  EXPECT_EQ(fakecuda_calls("cuMemAlloc") + fakecuda_calls("cuMemAddressReserve"), 0u);
+}
+
+// A request that comes while the reserve is being filled waits for the chunk that is being
+// created, not for all of them.
+TEST_F(CudaElastic, NobodyWaitsForTheReserve) {
+  ASSERT_EQ(Open(8, 64, 8), KVC_OK) << error_.message;
+  fakecuda_clear_log();
+  fakecuda_stall("cuMemCreate", 1);
+  ASSERT_EQ(ResizeAll(24), KVC_OK) << "from the reserve";
+  while (fakecuda_stalled() == 0) std::this_thread::yield();
+  EXPECT_EQ(Resize(8), KVC_OK);
+  fakecuda_let_go();
+  ASSERT_EQ(ResizeAll(8), KVC_OK);
+  EXPECT_EQ(fakecuda_calls("cuMemCreate"), 1u);
+  EXPECT_EQ(fakecuda_calls("cuMemRelease"), 1u) << "those that were mapped are the reserve now";
+  EXPECT_EQ(fakecuda_live_objects().chunks, 4u + 8);
+  Check();
+}
+
+// A growth that fails, while the driver unmaps nothing either: what it could not undo is told.
+TEST_F(CudaElastic, WhatAGrowthCannotUndoIsTold) {
+  ASSERT_EQ(Open(8, 64, 8), KVC_OK) << error_.message;
+  // The look at the reserve takes four calls; then push, capture mode, eight maps, access.
+  fakecuda_inject_many(nullptr, 4 + 2 + 8 + 1, 2, kErrorUnknown);
+  fakecuda_stall("cuMemUnmap", 2);
+  EXPECT_EQ(ResizeAll(24), KVC_OUT_OF_MEMORY);
+  EXPECT_STREQ(fakecuda_injected_call(), "cuMemUnmap");
+  // The next call has had it tried again; until that is done it is missing.
+  EXPECT_EQ(Stats().unreturned_bytes, 16 * kPageBytes);
+  while (fakecuda_stalled() == 0) std::this_thread::yield();
+  EXPECT_EQ(Stats().unreturned_bytes, 16 * kPageBytes);
+  EXPECT_EQ(Stats().mapped_bytes, 24 * kPageBytes);
+  fakecuda_let_go();
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (Stats().mapped_bytes != 8 * kPageBytes && std::chrono::steady_clock::now() < until) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(Stats().mapped_bytes, 8 * kPageBytes);
+  EXPECT_EQ(Stats().unreturned_bytes, 0u);
+  EXPECT_EQ(ResizeAll(24), KVC_OK);
+  Check();
+}
+
 // For every n the n-th driver call of a growth and of a shrink that evicts fails once.
 TEST_F(CudaElastic, EachDriverCallMayFail) {
   uint64_t struck = 0;

@@ -86,6 +86,27 @@ TEST_F(CudaMemory, ChunksAreNoSmallerThanTheDriversGranularity) {
   EXPECT_EQ(pool.limit(), 10 * kMiB);
 }
 
+// One that divides nothing: the last chunk of the base is a smaller one.
+TEST_F(CudaMemory, ChunksAreMultiplesOfTheDriversGranularity) {
+  options_.granularity = 12288;
+  Restart();
+  const DeviceContext context(OpenDriver(), 0);
+  const uint64_t before = FreeBytes(context);
+  {
+    PoolMemory pool(context, {30 * kMiB + 5, 40 * kMiB, 1, 33 * kMiB});
+    EXPECT_EQ(pool.base_chunk(), 36864u) << "30720, rounded up";
+    EXPECT_EQ(pool.tail_chunk(), 2101248u);
+    EXPECT_EQ(pool.bytes(), 31469568u + 2 * 2101248);
+    EXPECT_EQ(fakecuda_calls("cuMemMap"), 854u + 2);
+    EXPECT_EQ(fakecuda_calls("cuMemSetAccess"), 1u);
+    Upload(context, pool.base(), std::vector<uint8_t>(pool.bytes(), 0x11));
+    (void)pool.Shrink(31 * kMiB, [] { return true; });
+    EXPECT_EQ(pool.Collect(), 1u);
+    EXPECT_TRUE(pool.Grow(34 * kMiB));
+  }
+  EXPECT_EQ(FreeBytes(context), before);
+}
+
 TEST_F(CudaMemory, GrowsFromItsReserveAndKeepsWhatIsInIt) {
   const DeviceContext context(OpenDriver(), 0);
   PoolMemory pool(context, {4 * kMiB, 20 * kMiB, 3});
@@ -129,7 +150,10 @@ TEST_F(CudaMemory, ShrinksOnlyBehindItsFences) {
   EXPECT_EQ(pool.Collect(), 0u);
   EXPECT_EQ(fakecuda_calls("cuMemUnmap"), 0u);
   EXPECT_FALSE(pool.Grow(7 * kMiB)) << "what is leaving is not given again";
+  EXPECT_EQ(pool.TakeBack(12 * kMiB), 6 * kMiB) << "nor taken back";
   second = true;
+  EXPECT_EQ(pool.TakeBack(12 * kMiB), 10 * kMiB) << "but for what nobody uses any more";
+  EXPECT_EQ(pool.Shrink(5 * kMiB, [&] { return second; }), 6 * kMiB);
   EXPECT_EQ(pool.Collect(), 0u) << "the end of the range goes first";
   first = true;
   EXPECT_EQ(pool.Collect(), 3u);
@@ -145,6 +169,49 @@ TEST_F(CudaMemory, ShrinksOnlyBehindItsFences) {
   EXPECT_EQ(pool.reserve(), 4u);
 }
 
+// A growth that fails, and whose chunks the driver does not unmap either.
+TEST_F(CudaMemory, WhatAGrowthCannotUndoIsGivenUp) {
+  const DeviceContext context(OpenDriver(), 0);
+  const uint64_t before = FreeBytes(context);
+  {
+    PoolMemory pool(context, {4 * kMiB, 24 * kMiB, 5});
+    // Push, capture mode, three maps, access, and unmaps.
+    fakecuda_inject_many(nullptr, 6, 2, kErrorUnknown);
+    EXPECT_THROW((void)pool.Grow(10 * kMiB), Error);
+    EXPECT_STREQ(fakecuda_injected_call(), "cuMemUnmap");
+    fakecuda_inject(nullptr, 0, 0);
+    EXPECT_EQ(pool.bytes(), 4 * kMiB);
+    EXPECT_EQ(pool.mapped_bytes(), 10 * kMiB);
+    EXPECT_EQ(pool.given_up_bytes(), 6 * kMiB);
+    EXPECT_EQ(pool.reserve(), 2u);
+    EXPECT_FALSE(pool.Grow(6 * kMiB)) << "there is something in the way";
+    EXPECT_EQ(pool.TakeBack(10 * kMiB), 4 * kMiB) << "nobody has access to it";
+    EXPECT_EQ(pool.Collect(), 3u);
+    EXPECT_EQ(pool.given_up_bytes(), 0u);
+    EXPECT_EQ(pool.reserve(), 5u);
+    EXPECT_TRUE(pool.Grow(14 * kMiB));
+    Upload(context, pool.base(), std::vector<uint8_t>(14 * kMiB, 1));
+    // And left like that to the end.
+    pool.FillReserve();
+    fakecuda_inject_many(nullptr, 6, 2, kErrorUnknown);
+    EXPECT_THROW((void)pool.Grow(20 * kMiB), Error);
+    fakecuda_inject(nullptr, 0, 0);
+    EXPECT_EQ(pool.given_up_bytes(), 6 * kMiB);
+  }
+  EXPECT_EQ(FreeBytes(context), before);
+}
+
+TEST_F(CudaMemory, FillingTheReserveStopsAtTheNextChunk) {
+  const DeviceContext context(OpenDriver(), 0);
+  PoolMemory pool(context, {4 * kMiB, 24 * kMiB, 5});
+  ASSERT_TRUE(pool.Grow(14 * kMiB));
+  int asked = 0;
+  pool.FillReserve([&] { return ++asked > 2; });
+  EXPECT_EQ(pool.reserve(), 2u);
+  pool.FillReserve();
+  EXPECT_EQ(pool.reserve(), 5u);
+}
+
 // A chunk that is not unmapped stops those below it; one that is not taken back serves again.
 TEST_F(CudaMemory, WhatTheDriverRefusesIsTriedAgain) {
   const DeviceContext context(OpenDriver(), 0);
@@ -153,23 +220,24 @@ TEST_F(CudaMemory, WhatTheDriverRefusesIsTriedAgain) {
   EXPECT_EQ(pool.given_up_bytes(), 0u);
   (void)pool.Shrink(8 * kMiB, [] { return true; });
   EXPECT_EQ(pool.given_up_bytes(), 16 * kMiB) << "and nothing has been tried";
-  fakecuda_inject_many("cuMemUnmap", 3, 1, kErrorUnknown);
+  fakecuda_inject_many("cuMemUnmap", 5, 1, kErrorUnknown);
   EXPECT_THROW((void)pool.Collect(), Error);
-  EXPECT_EQ(pool.given_up_bytes(), 12 * kMiB);
-  EXPECT_EQ(pool.mapped_bytes(), 20 * kMiB);
+  EXPECT_EQ(pool.given_up_bytes(), 8 * kMiB);
+  EXPECT_EQ(pool.mapped_bytes(), 16 * kMiB);
   EXPECT_EQ(pool.reserve(), 2u);
+  EXPECT_EQ(FreeBytes(context) - before, 4 * kMiB) << "what could go has gone";
   fakecuda_inject_many("cuMemRelease", 1, UINT64_MAX, kErrorUnknown);
-  EXPECT_THROW((void)pool.Collect(), Error) << "six are unmapped, none is taken back";
+  EXPECT_THROW((void)pool.Collect(), Error) << "four are unmapped, none is taken back";
   EXPECT_EQ(pool.mapped_bytes(), 8 * kMiB);
-  EXPECT_EQ(pool.reserve(), 8u);
-  EXPECT_EQ(pool.given_up_bytes(), 12 * kMiB) << "the reserve is two";
+  EXPECT_EQ(pool.reserve(), 6u);
+  EXPECT_EQ(pool.given_up_bytes(), 8 * kMiB) << "the reserve is two";
   EXPECT_EQ(pool.leaving(), 0u);
   EXPECT_THROW((void)pool.Collect(), Error);
   fakecuda_clear_log();
   EXPECT_EQ(pool.Collect([] { return true; }), 0u);
   EXPECT_EQ(fakecuda_calls(nullptr), 0u) << "something else is wanted now";
   EXPECT_TRUE(pool.Grow(14 * kMiB)) << "of those";
-  EXPECT_EQ(pool.given_up_bytes(), 6 * kMiB);
+  EXPECT_EQ(pool.given_up_bytes(), 2 * kMiB);
   fakecuda_inject(nullptr, 0, 0);
   EXPECT_EQ(pool.Collect(), 0u);
   EXPECT_EQ(pool.given_up_bytes(), 0u);
