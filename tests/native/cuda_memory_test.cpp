@@ -152,6 +152,7 @@ TEST_F(CudaMemory, ShrinksOnlyBehindItsFences) {
   EXPECT_FALSE(pool.Grow(7 * kMiB)) << "what is leaving is not given again";
   EXPECT_EQ(pool.TakeBack(12 * kMiB), 6 * kMiB) << "nor taken back";
   second = true;
+  EXPECT_EQ(pool.TakeBack(7 * kMiB), 8 * kMiB) << "no more than is wanted";
   EXPECT_EQ(pool.TakeBack(12 * kMiB), 10 * kMiB) << "but for what nobody uses any more";
   EXPECT_EQ(pool.Shrink(5 * kMiB, [&] { return second; }), 6 * kMiB);
   EXPECT_EQ(pool.Collect(), 0u) << "the end of the range goes first";
