@@ -45,6 +45,7 @@ class PoolMemory {
   PoolMemory(const PoolMemory&) = delete;
   PoolMemory& operator=(const PoolMemory&) = delete;
 
+  [[nodiscard]] const DeviceContext& context() const { return context_; }
   [[nodiscard]] DevicePtr base() const { return base_; }
   // Backed and accessible from base() on.
   [[nodiscard]] uint64_t bytes() const;

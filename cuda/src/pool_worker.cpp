@@ -4,6 +4,7 @@
 #include "cuda/src/pool_worker.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace kvcast::cuda {
 
@@ -71,26 +72,48 @@ void PoolWorker::Unmap(uint64_t request) {
 }
 
 void PoolWorker::Run() {
-  uint64_t served = 0;
   for (;;) {
-    uint32_t pages = 0;
     {
       std::unique_lock<std::mutex> lock(shared_->mutex);
-      shared_->changed.wait(lock, [&] { return ends_ || newest_ != served || retry_; });
+      shared_->changed.wait(lock, [&] { return ends_ || newest_ != served_ || retry_; });
       if (ends_) return;
-      retry_ = false;
-      if (newest_ != served) {
-        served = newest_;
-        pages = wanted_;
-      } else {
-        lock.unlock();
-        Unmap(served);
-        mapped_bytes_ = memory_.mapped_bytes();
-        continue;
-      }
     }
-    Serve(served, pages);
+    WorkOff();
   }
+}
+
+// The context is current from before the first of it until after the last: so whoever
+// watches the driver's calls can tell whether a request is being worked on.
+void PoolWorker::WorkOff() {
+  std::optional<ContextScope> scope;
+  try {
+    scope.emplace(memory_.context());
+  } catch (const Error&) {
+    // What needs it fails by itself.
+  }
+  while (WorkOne()) {
+  }
+}
+
+// False when there is nothing to do, or it is to end.
+bool PoolWorker::WorkOne() {
+  uint32_t pages = 0;
+  bool asked = false;
+  {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    asked = newest_ != served_;
+    if (ends_ || (!asked && !retry_)) return false;
+    retry_ = false;
+    served_ = newest_;
+    pages = wanted_;
+  }
+  if (asked) {
+    Serve(served_, pages);
+  } else {
+    Unmap(served_);
+    mapped_bytes_ = memory_.mapped_bytes();
+  }
+  return true;
 }
 
 void PoolWorker::Serve(uint64_t request, uint32_t pages) {

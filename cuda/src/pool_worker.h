@@ -49,6 +49,8 @@ class PoolWorker {
   template <typename Stop>
   static bool GrowTo(PoolMemory& memory, uint64_t bytes, Stop&& stop);
   void Run();
+  void WorkOff();
+  bool WorkOne();
   void Serve(uint64_t request, uint32_t pages);
   void Tell(uint64_t request, uint32_t pages, bool done, bool failed);
   void Retry();
@@ -69,6 +71,7 @@ class PoolWorker {
   bool ends_ = false;
   bool retry_ = false;
   Backing backing_;
+  uint64_t served_ = 0;  // the thread's own: the request taken up last
   std::atomic<uint64_t> mapped_bytes_;
   std::atomic<uint64_t> unreturned_bytes_{0};
 };

@@ -163,6 +163,7 @@ Result fake_cuCtxPushCurrent(ContextHandle context) {
   FAKE_ENTER("cuCtxPushCurrent");
   if (world.contexts.count(Id(context)) == 0) return kErrorInvalidContext;
   ContextStack().push_back(Id(context));
+  NoteDepth(world, 1);
   return 0;
 }
 
@@ -171,6 +172,7 @@ Result fake_cuCtxPopCurrent(ContextHandle* context) {
   if (ContextStack().empty()) return kErrorInvalidContext;
   if (context != nullptr) *context = ToHandle<ContextHandle>(ContextStack().back());
   ContextStack().pop_back();
+  NoteDepth(world, -1);
   return 0;
 }
 

@@ -63,6 +63,15 @@ void fakecuda_stall(const char* call, uint64_t nth);
 // 1 while it waits.
 int fakecuda_stalled();
 void fakecuda_let_go();
+// From now on the calls of all threads but the calling one wait before they do anything,
+// until they are let through, all but those that put a context away; 0: no longer.
+void fakecuda_hold_others(int held);
+// Returns when one of them waits; 0 if none does within a minute.
+int fakecuda_await_others();
+// Lets so many of the held calls through, then holds again. Returns when each thread that has
+// a context current, or that waits, waits once more, or has put its context away; 0 if that
+// takes more than a minute.
+int fakecuda_let_others(uint64_t calls);
 // Driver calls with that name (null = any) since the last reset or clear.
 uint64_t fakecuda_calls(const char* call);
 void fakecuda_clear_log();

@@ -93,6 +93,39 @@ void Violation(World& world, const std::string& what) {
   if (world.log != nullptr) std::fprintf(world.log, "misuse: %s\n", what.c_str());
 }
 
+namespace {
+
+void WaitForLeave(World& world, const std::string& call) {
+  const std::thread::id me = std::this_thread::get_id();
+  if (!world.others_held || me == world.holder) return;
+  // Who has begun to put a context away is done with it.
+  if (call == "cuCtxPopCurrent" || call == "cuThreadExchangeStreamCaptureMode") return;
+  world.waiting.insert(me);
+  world.changed.notify_all();
+  world.let_go.wait(world.mutex, [&] { return !world.others_held || world.others_allowed != 0; });
+  world.waiting.erase(me);
+  if (world.others_held) --world.others_allowed;
+}
+
+// Whether no thread but the holder can go on by itself.
+bool OthersRest(const World& world) {
+  if (world.others_allowed != 0 && !world.waiting.empty()) return false;
+  for (const auto& [thread, depth] : world.depths) {
+    if (thread != world.holder && world.waiting.count(thread) == 0) return false;
+  }
+  return true;
+}
+
+constexpr std::chrono::minutes kOthersMayTake{1};
+
+}  // namespace
+
+void NoteDepth(World& world, int change) {
+  const std::thread::id me = std::this_thread::get_id();
+  if ((world.depths[me] += change) <= 0) world.depths.erase(me);
+  if (world.others_held) world.changed.notify_all();
+}
+
 Result Enter(World& world, const char* call, bool needs_init) {
   ++world.calls[call];
   ++world.all_calls;
@@ -101,6 +134,7 @@ Result Enter(World& world, const char* call, bool needs_init) {
     std::fflush(world.log);
   }
   if (world.options.stub != 0) return kvcast::cuda::kErrorStubLibrary;
+  WaitForLeave(world, call);
   if (world.stall_in != 0 && world.stall_call == call && --world.stall_in == 0) {
     world.stalled = true;
     world.let_go.wait(world.mutex, [&] { return !world.stalled; });
@@ -188,6 +222,8 @@ void fakecuda_reset(const fakecuda_options* options) {
     while (!stream->gates.empty()) fakecuda::OpenGate(world, stream.get());
   }
   world.inject_in = 0;
+  world.others_held = false;
+  world.let_go.notify_all();
   while (!world.contexts.empty()) {
     fakecuda::DestroyContext(world, lock, world.contexts.begin()->first);
   }
@@ -258,6 +294,35 @@ void fakecuda_let_go() {
   world.stall_in = 0;
   world.stalled = false;
   world.let_go.notify_all();
+}
+
+void fakecuda_hold_others(int held) {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  world.others_held = held != 0;
+  world.holder = std::this_thread::get_id();
+  world.others_allowed = 0;
+  world.let_go.notify_all();
+}
+
+int fakecuda_await_others() {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  return world.changed.wait_for(lock, fakecuda::kOthersMayTake,
+                                [&] { return !world.waiting.empty(); })
+             ? 1
+             : 0;
+}
+
+int fakecuda_let_others(uint64_t calls) {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  world.others_allowed = calls;
+  world.let_go.notify_all();
+  const bool rest = world.changed.wait_for(lock, fakecuda::kOthersMayTake,
+                                           [&] { return fakecuda::OthersRest(world); });
+  world.others_allowed = 0;
+  return rest ? 1 : 0;
 }
 
 uint64_t fakecuda_calls(const char* call) {

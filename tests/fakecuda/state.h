@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -139,6 +140,11 @@ struct World {
   bool stalled = false;
   std::condition_variable_any let_go;
   std::FILE* log = nullptr;
+  bool others_held = false;  // calls of threads but the holder's wait
+  std::thread::id holder;
+  uint64_t others_allowed = 0;            // of the calls that are held
+  std::map<std::thread::id, int> depths;  // contexts that a thread has pushed
+  std::set<std::thread::id> waiting;      // threads whose call is held
 
   std::map<uint64_t, Context> contexts;
   std::map<uint64_t, std::unique_ptr<Stream>> streams;
@@ -167,6 +173,8 @@ uint64_t NewId(World& world, Kind kind);
 
 // state.cpp. A call begins with Enter: the log, injected failures, cuInit.
 Result Enter(World& world, const char* call, bool needs_init);
+// The calling thread has pushed a context (1) or popped one (-1).
+void NoteDepth(World& world, int change);
 // The calling thread's context, or an error: none, or broken.
 Result Current(World& world, Context** context, uint64_t* id = nullptr);
 std::vector<uint64_t>& ContextStack();

@@ -1,9 +1,11 @@
 // SPDX-FileCopyrightText: The kvcast authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The lock-step model of tests/native on the CUDA device. On the fake driver the fake
-// engine's kernels wait at gates, so that fences stay outstanding as long as the model
-// wants; a GPU has no gates, there all that can run has run after each call.
+// The lock-step model of tests/native on the CUDA device, with pools of a fixed size and
+// with elastic ones. On the fake driver the fake engine's kernels wait at gates, so that
+// fences stay outstanding as long as the model wants, and the thread that maps and unmaps
+// memory waits with each driver call until it is let; a GPU has neither, there all that can
+// run has run after each call, and memory is waited for where it matters.
 
 #include <dlfcn.h>
 
@@ -26,12 +28,29 @@ struct Gates {
     gate = reinterpret_cast<void (*)(void*)>(dlsym(driver, "fakecuda_gate"));
     open = reinterpret_cast<void (*)(void*)>(dlsym(driver, "fakecuda_open_gate"));
     settle = reinterpret_cast<void (*)()>(dlsym(driver, "fakecuda_settle"));
+    hold_others = reinterpret_cast<void (*)(int)>(dlsym(driver, "fakecuda_hold_others"));
+    await_others = reinterpret_cast<int (*)()>(dlsym(driver, "fakecuda_await_others"));
+    let_others = reinterpret_cast<int (*)(uint64_t)>(dlsym(driver, "fakecuda_let_others"));
+    refuse = reinterpret_cast<void (*)(const char*, uint64_t, uint64_t, int)>(
+        dlsym(driver, "fakecuda_inject_many"));
     dlclose(driver);  // it stays: OpenDriver holds it
   }
   void (*gate)(void*) = nullptr;
   void (*open)(void*) = nullptr;
   void (*settle)() = nullptr;
+  void (*hold_others)(int) = nullptr;
+  int (*await_others)() = nullptr;
+  int (*let_others)(uint64_t) = nullptr;
+  void (*refuse)(const char*, uint64_t, uint64_t, int) = nullptr;
 };
+
+std::string Misuse() {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  if (driver == nullptr) return "";
+  const auto first = reinterpret_cast<const char* (*)()>(dlsym(driver, "fakecuda_first_violation"));
+  dlclose(driver);
+  return first != nullptr ? first() : "";
+}
 
 class Works final : public testing::ModelWorks {
  public:
@@ -46,8 +65,12 @@ class Works final : public testing::ModelWorks {
       throw std::runtime_error(error.message);
     }
     KVCAST_CUDA(api_, stream_create, &mine_, cuda::kStreamNonBlocking);
+    if (gated()) gates_.hold_others(1);
   }
-  ~Works() override { api_.stream_destroy(mine_); }
+  ~Works() override {
+    FreeMemory();
+    api_.stream_destroy(mine_);
+  }
 
   [[nodiscard]] bool gated() const override { return gates_.gate != nullptr; }
   void Fill(uint64_t stream, uint32_t page, uint64_t value) override {
@@ -68,6 +91,28 @@ class Works final : public testing::ModelWorks {
     } else {
       KVCAST_CUDA(api_, context_synchronize, );
     }
+  }
+  [[nodiscard]] bool holds_memory() const override { return gated(); }
+  void LetMemory(uint64_t calls) override {
+    if (gates_.await_others() == 0) {
+      throw std::runtime_error("the device makes no driver call for the memory it was asked for");
+    }
+    if (gates_.let_others(calls) == 0) {
+      throw std::runtime_error("the device does not come to an end with the memory");
+    }
+  }
+  void RefuseMemory(bool refuse) override {
+    gates_.refuse("cuMemCreate", 1, refuse ? UINT64_MAX : 0, cuda::kErrorOutOfMemory);
+  }
+  void FreeMemory() override {
+    if (gated()) gates_.hold_others(0);
+  }
+  [[nodiscard]] uint64_t granularity() const override {
+    cuda::MemAllocationProp prop;
+    prop.location = {cuda::kLocationDevice, context_.device()};
+    size_t bytes = 0;
+    KVCAST_CUDA(api_, chunk_granularity, &bytes, &prop, cuda::kGranularityMinimum);
+    return bytes;
   }
   [[nodiscard]] uint64_t Read(uint32_t page) override {
     uint64_t value = 0;
@@ -106,13 +151,21 @@ void CheckModel(const Options& options) {
   if (kvc_cuda_open(nullptr, &error) != KVC_OK) throw std::runtime_error(error.message);
   const uint64_t suits = !options.quick ? 40000 : testing::kSanitized ? 2000 : 5000;
   const uint64_t operations = options.operations != 0 ? options.operations : suits;
-  // On the fake driver both ways, so that the GPU's has been tried.
-  for (const bool gates : {true, false}) {
-    if (gates && Gates(true).gate == nullptr) continue;
-    const std::string wrong = testing::RunModel(
-        options.seed, operations, KVC_DEVICE_CUDA,
-        [gates](kvc_manager* manager) { return std::make_unique<Works>(manager, gates); });
-    if (!wrong.empty()) throw std::runtime_error(wrong);
+  const bool can_grow = cuda::DeviceContext(cuda::OpenDriver(), 0).virtual_memory();
+  std::printf("KVC_SEED=%llu\n", static_cast<unsigned long long>(options.seed));
+  for (const bool elastic : {false, true}) {
+    if (elastic && !can_grow) continue;
+    // On the fake driver both ways, so that the GPU's has been tried.
+    for (const bool gates : {true, false}) {
+      if (gates && Gates(true).gate == nullptr) continue;
+      testing::ModelTarget target{KVC_DEVICE_CUDA, {}, elastic};
+      target.works = [gates](kvc_manager* manager) {
+        return std::make_unique<Works>(manager, gates);
+      };
+      const std::string wrong = testing::RunModel(options.seed, operations, target);
+      if (!wrong.empty()) throw std::runtime_error(wrong);
+      if (!Misuse().empty()) throw std::runtime_error("the driver was misused: " + Misuse());
+    }
   }
 }
 

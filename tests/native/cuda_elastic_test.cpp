@@ -503,8 +503,9 @@ TEST_F(CudaElastic, NobodyWaitsForTheReserve) {
 // A growth that fails, while the driver unmaps nothing either: what it could not undo is told.
 TEST_F(CudaElastic, WhatAGrowthCannotUndoIsTold) {
   ASSERT_EQ(Open(8, 64, 8), KVC_OK) << error_.message;
-  // The look at the reserve takes four calls; then push, capture mode, eight maps, access.
-  fakecuda_inject_many(nullptr, 4 + 2 + 8 + 1, 2, kErrorUnknown);
+  // The thread begins with push and capture mode, and the look at the reserve takes four calls;
+  // then push, capture mode, eight maps, access.
+  fakecuda_inject_many(nullptr, 2 + 4 + 2 + 8 + 1, 2, kErrorUnknown);
   fakecuda_stall("cuMemUnmap", 2);
   EXPECT_EQ(ResizeAll(24), KVC_OUT_OF_MEMORY);
   EXPECT_STREQ(fakecuda_injected_call(), "cuMemUnmap");

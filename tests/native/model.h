@@ -843,6 +843,7 @@ class Model : public ModelDevice {
   // ------------------------------------------------------------ elastic pools
 
   struct Resized {
+    kvc_status status = KVC_OK;
     kvc_resize_result told{};
     std::vector<kvc_page_move> moves;
     std::vector<ModelBlockRef> victims;
@@ -851,6 +852,13 @@ class Model : public ModelDevice {
   Resized Resize(uint32_t target, uint32_t max_pages, uint64_t copies) {
     Resized result;
     SettleMemory();
+    const bool failed = growth_failed_ && target > total_;
+    growth_failed_ = false;
+    if (failed) {
+      result.status = KVC_OUT_OF_MEMORY;
+      Tell(&result);
+      return result;
+    }
     if (target != limit_) {
       ++counts.resizes;
       const std::set<uint32_t> used = InUse();
@@ -870,25 +878,25 @@ class Model : public ModelDevice {
       if (limit_ < total_) ClearDoomed(max_pages, copies, &result);
       SettleMemory();
     }
-    kvc_resize_result& told = result.told;
+    Tell(&result);
+    return result;
+  }
+  void Tell(Resized* result) const {
+    kvc_resize_result& told = result->told;
     told.target_pages = limit_;
     told.total_pages = total_;
     told.growing_pages = limit_ > total_ ? limit_ - total_ : 0;
     told.doomed_pages = CountDoomed();
     told.leaving_pages = static_cast<uint32_t>(out_.size());
-    told.moved_pages = static_cast<uint32_t>(result.moves.size());
-    told.evicted_blocks = static_cast<uint32_t>(result.victims.size());
+    told.moved_pages = static_cast<uint32_t>(result->moves.size());
+    told.evicted_blocks = static_cast<uint32_t>(result->victims.size());
     told.done = resizing_ ? 0 : 1;
-    return result;
   }
   // What the library does about memory at the beginning of most calls.
   void SettleMemory() {
     if (!resizing_) return;
     if (done_) SetTotal(asked_);
-    uint32_t end = limit_;
-    for (const uint32_t id : InUse()) {
-      if (id != UINT32_MAX) end = std::max(end, id + 1);
-    }
+    const uint32_t end = std::max(limit_, EndOfUse());
     if (end < asked_) Ask(end);
     if (done_ && total_ == limit_) resizing_ = false;
   }
@@ -896,6 +904,37 @@ class Model : public ModelDevice {
   void MemoryComes() {
     done_ = true;
     SettleMemory();
+  }
+  // So much is there, and more comes.
+  void MemoryReaches(uint32_t pages) {
+    SetTotal(pages);
+    SettleMemory();
+  }
+  // So much is there, and no more comes: if anybody still wants it, that was a failure.
+  void MemoryFails(uint32_t pages) {
+    done_ = mapped_roughly_ = true;
+    asked_ = pages;
+    SetTotal(pages);
+    if (limit_ > total_) {
+      limit_ = total_;
+      growth_failed_ = true;
+      ++counts.failed_resizes;
+    }
+    SettleMemory();
+  }
+  [[nodiscard]] bool memory_outstanding() const { return !done_; }
+  [[nodiscard]] uint32_t asked() const { return asked_; }
+  // Whether the number of pages shows that what was asked for last is there.
+  [[nodiscard]] bool total_tells() const { return asked_from_ != asked_; }
+  // Some of a page that could not be had whole is mapped, perhaps.
+  [[nodiscard]] bool mapped_roughly() const { return mapped_roughly_; }
+  // Behind all pages that hold anything.
+  [[nodiscard]] uint32_t EndOfUse() const {
+    uint32_t end = 0;
+    for (const uint32_t id : InUse()) {
+      if (id != UINT32_MAX) end = std::max(end, id + 1);
+    }
+    return end;
   }
   [[nodiscard]] uint64_t leaving() const { return out_.size(); }
   [[nodiscard]] uint32_t limit() const { return limit_; }
@@ -936,6 +975,10 @@ class Model : public ModelDevice {
   // Pages that work on the stream can have without an eviction.
   [[nodiscard]] uint64_t Available(uint64_t stream) {
     Poll();
+    return CountAvailable(stream);
+  }
+  // The same without a look by the library.
+  [[nodiscard]] uint64_t CountAvailable(uint64_t stream) const {
     uint64_t own = 0;
     for (const ModelPageRef& page : quarantine_) {
       own += !Doomed(*page) && UsableBy(page->used, stream) ? 1 : 0;
@@ -1065,7 +1108,8 @@ class Model : public ModelDevice {
   }
   void Ask(uint32_t pages) {
     asked_ = pages;
-    done_ = false;
+    asked_from_ = total_;
+    done_ = mapped_roughly_ = false;
   }
   void SetTotal(uint32_t total) {
     for (uint32_t id = total_; id < total; ++id) out_.insert(id);
@@ -1527,8 +1571,11 @@ class Model : public ModelDevice {
   uint64_t free_;
   std::set<uint32_t> out_;  // pages that were withdrawn, below total_
   bool resizing_ = false;
-  uint32_t asked_;    // for how many pages the device is to have memory
-  bool done_ = true;  // and it has
+  uint32_t asked_;              // for how many pages the device is to have memory
+  uint32_t asked_from_ = 0;     // the total then
+  bool done_ = true;            // and it has
+  bool growth_failed_ = false;  // which has not been told
+  bool mapped_roughly_ = false;
   uint64_t epoch_ = 0;
   std::map<ModelKey, ModelBlockRef> resident_;
   Order lists_;

@@ -16,6 +16,7 @@
 #endif
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -26,6 +27,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -130,9 +132,9 @@ struct Operation {
 struct RunSetup {
   CacheOptions cache;
   uint32_t streams = 0;
-  bool images = false;      // some tokens are digests
-  bool fault = false;       // the model forgets a page now and then; shows that the test can fail
-  ModelWorksFactory works;  // of the device, unless it is the host's
+  bool images = false;  // some tokens are digests
+  bool fault = false;   // the model forgets a page now and then; shows that the test can fail
+  ModelTarget target;   // its works are none on the host's device
 
   [[nodiscard]] std::string Text() const {
     std::ostringstream text;
@@ -143,7 +145,10 @@ struct RunSetup {
          << ", multimodal " << cache.multimodal << (images ? ", images" : "")
          << (cache.partial ? ", partial" : "") << ", most " << cache.most << ", least "
          << cache.least;
-    if (works) text << ", device " << cache.device << ", copies " << cache.copies;
+    if (target.works) {
+      text << ", device " << cache.device << ", copies " << cache.copies << ", page bytes "
+           << cache.page_bytes;
+    }
     if (cache.policy == KVC_POLICY_LRFU) {
       text << ", tau " << cache.tau << ", ghosts " << cache.ghosts;
     }
@@ -242,15 +247,17 @@ class Lockstep {
     mirror_.on_removed = [this](const WireKey& key, kvc_evicted_reason reason) {
       return HeardOf(key, reason);
     };
-    if (setup.works) {
-      works_ = setup.works(cache_.manager());
+    if (setup.target.works) {
+      works_ = setup.target.works(cache_.manager());
       model_.BeLate(works_->gated());
     }
     for (uint32_t i = 0; i < setup.streams; ++i) NewStream(i == 2);
   }
   ~Lockstep() {
     // Nothing may be held back when the manager goes.
-    if (works_ != nullptr) works_->Advance(model_.HeldFills());
+    if (works_ == nullptr) return;
+    works_->Advance(model_.HeldFills());
+    works_->FreeMemory();
   }
   Lockstep(const Lockstep&) = delete;
   Lockstep& operator=(const Lockstep&) = delete;
@@ -261,6 +268,7 @@ class Lockstep {
     cache_.ThroughSteps(operation.seed % 4 == 0);
     take_ = operation.seed % 3 == 0;
     HandOver();
+    if (operation.seed % 3 == 1) LetSomeMemoryCome(operation.seed);
     switch (operation.kind) {
       case Kind::kCreate:
         Create(draw);
@@ -416,6 +424,7 @@ class Lockstep {
     Settle();
     CheckAll();
     const kvc_stats counts = cache_.Stats();
+    if (works_ != nullptr) works_->FreeMemory();
     Same("close", cache_.Close(), KVC_OK);
     while (Drain(2, 0)) {
     }
@@ -434,6 +443,9 @@ class Lockstep {
   [[nodiscard]] uint64_t taken() const { return taken_; }
   [[nodiscard]] uint64_t kept_moves() const { return model_.kept_moves; }
   [[nodiscard]] uint64_t spared() const { return model_.spared; }
+  [[nodiscard]] uint64_t reached() const { return reached_; }
+  [[nodiscard]] uint64_t failed() const { return failed_; }
+  [[nodiscard]] bool holds_memory() const { return works_ != nullptr && works_->holds_memory(); }
   [[nodiscard]] uint64_t remembered() const { return model_.scores.remembered; }
 
  private:
@@ -475,6 +487,129 @@ class Lockstep {
     }
     works_->Advance(of);
     works_->Settle();
+    if (stream == 0) LetMemoryCome();
+  }
+
+  [[nodiscard]] bool MemoryIsFree() const { return works_ != nullptr && !works_->holds_memory(); }
+  // On a device whose memory comes on a thread: all of it.
+  void LetMemoryCome() {
+    if (!model_.memory_outstanding()) return;
+    if (MemoryIsFree()) {
+      AwaitMemory();
+    } else {
+      works_->LetMemory(UINT64_MAX);
+      model_.MemoryComes();
+    }
+  }
+  // Where nobody holds it, it comes within a minute.
+  void AwaitMemory() {
+    if (!MemoryIsFree()) return;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (model_.memory_outstanding()) {
+      const kvc_stats got = cache_.Stats();
+      model_.Poll();
+      model_.SettleMemory();
+      if (got.total_pages == model_.asked() && got.mapped_bytes == MappedFor(model_.asked())) {
+        model_.MemoryComes();
+      } else if (std::chrono::steady_clock::now() > until) {
+        Fail("memory was asked for " + std::to_string(model_.asked()) + " pages and is there for " +
+             std::to_string(got.total_pages) + ", in " + std::to_string(got.mapped_bytes) +
+             " bytes");
+      } else {
+        std::this_thread::yield();
+      }
+    }
+  }
+  // Where it is held, a little or all of it; or the driver has no more.
+  void LetSomeMemoryCome(uint64_t seed) {
+    if (works_ == nullptr || MemoryIsFree() || !model_.memory_outstanding()) return;
+    Draw draw(~seed);
+    if (!model_.total_tells() || draw.OneIn(4)) {
+      LetMemoryCome();
+      return;
+    }
+    const bool refuse = model_.asked() > model_.total() && draw.OneIn(2);
+    works_->RefuseMemory(refuse);
+    works_->LetMemory(refuse ? UINT64_MAX : 1 + draw.Below(24));
+    works_->RefuseMemory(false);
+    const uint32_t before = model_.total();
+    const kvc_stats got = cache_.Stats();
+    model_.Poll();
+    const auto total = static_cast<uint32_t>(got.total_pages);
+    // Pages that had been withdrawn may be back, though there are no more than before.
+    const bool told = total != before || got.leaving_pages != model_.leaving();
+    if (total == model_.asked()) {
+      model_.MemoryComes();
+      return;
+    }
+    if (told || refuse) {
+      if (total > model_.asked()) Fail("more memory was told than was asked for");
+      if (total < model_.EndOfUse()) Fail("memory was taken from pages in use");
+      if (!EndsChunk(total)) Fail("memory ends at page " + std::to_string(total) + ", at no chunk");
+    }
+    if (refuse) {
+      ++failed_;
+      model_.MemoryFails(total);
+    } else {
+      reached_ += total > before ? 1 : 0;
+      if (told) model_.MemoryReaches(total);
+    }
+  }
+  // How the CUDA device lays out a pool: what it never gives up is one part, the rest is chunks.
+  [[nodiscard]] uint64_t BaseBytes() const {
+    const uint64_t pages = setup_.cache.least != 0 ? setup_.cache.least : setup_.cache.pages;
+    return RoundUp(pages * setup_.cache.page_bytes, works_->granularity());
+  }
+  [[nodiscard]] uint64_t ChunkBytes() const {
+    return RoundUp(uint64_t{2} << 20, works_->granularity());
+  }
+  static uint64_t RoundUp(uint64_t value, uint64_t unit) {
+    return (value + unit - 1) / unit * unit;
+  }
+  [[nodiscard]] uint64_t MappedFor(uint64_t pages) const {
+    const uint64_t base = BaseBytes();
+    const uint64_t bytes = pages * setup_.cache.page_bytes;
+    return base + (bytes > base ? RoundUp(bytes - base, ChunkBytes()) : 0);
+  }
+  // Of the chunks that these pages need, the last has no room for one more.
+  [[nodiscard]] bool EndsChunk(uint64_t pages) const {
+    for (uint64_t bytes = BaseBytes(); bytes / setup_.cache.page_bytes <= pages;
+         bytes += ChunkBytes()) {
+      if (bytes / setup_.cache.page_bytes == pages) return true;
+    }
+    return false;
+  }
+  void CheckMapped(uint64_t got) const {
+    if (works_ == nullptr || setup_.cache.most == 0) return;
+    if (model_.memory_outstanding()) {
+      const uint64_t least = MappedFor(std::min(model_.asked(), model_.total()));
+      if (got < least || got > MappedFor(setup_.cache.most)) {
+        Fail(std::to_string(got) + " bytes are mapped, at least " + std::to_string(least) +
+             " must be");
+      }
+    } else if (model_.mapped_roughly()) {
+      if (got < MappedFor(model_.asked()) || got > MappedFor(model_.asked() + 1)) {
+        Fail(std::to_string(got) + " bytes are mapped after a growth has failed");
+      }
+    } else {
+      Equal("mapped bytes", got, MappedFor(model_.asked()));
+    }
+  }
+  // Memory that comes by itself has come or not; else the model knows.
+  void CheckTotal(const std::string& of, uint64_t total, uint64_t leaving) const {
+    if (!MemoryIsFree() || !model_.memory_outstanding()) {
+      Equal("total" + of, total, model_.total());
+      Equal("leaving" + of, leaving, model_.leaving());
+      return;
+    }
+    const auto [least, most] = std::minmax({model_.asked(), model_.total()});
+    if (total < least || total > most) {
+      Fail("total" + of + ": " + std::to_string(total) + ", the model says " +
+           std::to_string(least) + " to " + std::to_string(most));
+    }
+    // What comes is free, what goes has been withdrawn.
+    if (model_.asked() > model_.total()) return;
+    Equal("total but for what leaves" + of, total - leaving, model_.total() - model_.leaving());
   }
 
   void NewStream(bool steps) {
@@ -877,20 +1012,26 @@ class Lockstep {
         if (first != 0) target = std::max(least, first);
       }
     }
+    // Far up, where that takes more than what a device keeps ready.
+    if (works_ != nullptr && draw.OneIn(4)) target = most;
     const auto max_pages = draw.From<uint32_t>({0, 1, 2, 5, 100, 100});
+    HandOver();
+    AwaitMemory();
     const Resized got = cache_.Resize(target, max_pages);
-    Same("resize", got.status, KVC_OK);
     const uint64_t copies = got.result.copied.device_stream;
     const Model::Resized want = model_.Resize(target, max_pages, copies);
+    Same("resize", got.status, want.status);
     Equal("target", got.result.target_pages, want.told.target_pages);
     Equal("evicted by a resize", got.result.evicted_blocks, want.told.evicted_blocks);
     Equal("moved", got.result.moved_pages, want.told.moved_pages);
-    Equal("total", got.result.total_pages, want.told.total_pages);
-    Equal("growing", got.result.growing_pages, want.told.growing_pages);
+    CheckTotal(" of a resize", got.result.total_pages, got.result.leaving_pages);
+    const uint32_t there = std::min(got.result.total_pages, want.told.target_pages);
+    Equal("growing", got.result.growing_pages, want.told.target_pages - there);
     Equal("doomed", got.result.doomed_pages, want.told.doomed_pages);
     Equal("held of these", got.result.held_pages, want.told.held_pages);
-    Equal("leaving", got.result.leaving_pages, want.told.leaving_pages);
-    Equal("done", got.result.done, want.told.done);
+    if (!MemoryIsFree() || got.result.total_pages != want.told.target_pages) {
+      Equal("done", got.result.done, want.told.done);
+    }
     if (copies != 0 && copies != model_.own()) Fail("moves are not on the device's own stream");
     for (size_t i = 0; i < got.moves.size(); ++i) {
       Equal("moved from", got.moves[i].from, want.moves[i].from);
@@ -899,6 +1040,10 @@ class Lockstep {
     }
     CheckEvicted(got.evicted, want.victims);
     for (const ModelBlockRef& block : want.victims) Went(*block, ReasonOf(*block));
+    // Who can have pages depends on it.
+    if (model_.asked() <= model_.total()) return;
+    AwaitMemory();
+    if (draw.OneIn(2)) LetSomeMemoryCome(draw.Next());
   }
   void Grow(Draw& draw) {
     ModelSequence* s = Pick(draw);
@@ -1113,14 +1258,14 @@ class Lockstep {
     prompt.tokens = TextOf(*tail);
     prompt.tokens.push_back(static_cast<uint32_t>(draw.Below(2)));
     prompt.stream = s->stream;
-    if (!GrowTo(*s, (s->pages.size() + model_.Available(s->stream)) * model_.block())) return;
+    if (!GrowTo(*s, (s->pages.size() + model_.CountAvailable(s->stream)) * model_.block())) return;
     Open(prompt);
   }
   // A sequence takes more pages than are free.
   void NeedPages(Draw& draw) {
     ModelSequence* s = Pick(draw);
     if (s == nullptr || s->suspended) return;
-    const uint64_t more = model_.Available(s->stream) + 1 + draw.Below(model_.total());
+    const uint64_t more = model_.CountAvailable(s->stream) + 1 + draw.Below(model_.total());
     GrowTo(*s, (s->pages.size() + more) * model_.block());
   }
   // Several operations in one step. They are drawn before the first of them is
@@ -1737,13 +1882,13 @@ class Lockstep {
     Equal("cached pages", got.cached_pages, model_.cached());
     Equal("free pages", got.free_pages, model_.free());
     Equal("quarantined pages", got.quarantined_pages, model_.quarantined());
-    Equal("total pages", got.total_pages, model_.total());
+    CheckTotal(" pages", got.total_pages, got.leaving_pages);
+    CheckMapped(got.mapped_bytes);
     Equal("target pages", got.target_pages, model_.limit());
     Equal("doomed pages", got.doomed_pages, model_.CountDoomed());
-    Equal("leaving pages", got.leaving_pages, model_.leaving());
     Equal("moved pages", got.moved_pages, want.moved_pages);
     Equal("resizes", got.resizes, want.resizes);
-    Equal("failed resizes", got.failed_resizes, 0);
+    Equal("failed resizes", got.failed_resizes, want.failed_resizes);
     Equal("unreturned bytes", got.unreturned_bytes, 0);
     Equal("peak live pages", got.peak_live_pages, want.peak_live_pages);
     Equal("blocks", got.blocks, model_.resident().size());
@@ -1848,6 +1993,8 @@ class Lockstep {
   std::set<uint64_t> ids_;  // of blocks
   bool take_ = false;       // the waiters, after this operation
   uint64_t taken_ = 0;      // tails, with their pages
+  uint64_t reached_ = 0;    // times that some memory of a growth was there
+  uint64_t failed_ = 0;     // and that no more of it came
   TableCopies tables_{setup_.cache.sequences, setup_.cache.MostPages()};
   std::unique_ptr<ModelWorks> works_;  // null: the host's device
 };
@@ -1861,7 +2008,8 @@ struct Met {
   uint64_t gate = 0, reclaimed = 0, cancelled = 0, suppressed = 0;
   uint64_t committed_marks = 0, given_up_marks = 0, unmarked = 0, waits = 0;
   uint64_t kept_tails = 0, partial_hits = 0, taken_tails = 0, remembered = 0;
-  uint64_t resizes = 0, moved = 0, kept_moves = 0, spared = 0;
+  uint64_t resizes = 0, moved = 0, kept_moves = 0, spared = 0, reached = 0, failed = 0;
+  bool held_memory = false;
 
   void Add(const kvc_stats& m, const kvc_stream_stats& s) {
     stored += m.stored_blocks;
@@ -1910,6 +2058,9 @@ std::string RunOnce(const RunSetup& setup, const std::vector<Operation>& operati
       met->remembered += lockstep.remembered();
       met->kept_moves += lockstep.kept_moves();
       met->spared += lockstep.spared();
+      met->reached += lockstep.reached();
+      met->failed += lockstep.failed();
+      met->held_memory = lockstep.holds_memory();
     }
   } catch (const std::exception& e) {
     return e.what();
@@ -1953,22 +2104,43 @@ std::string Report(uint64_t seed, const RunSetup& setup, const std::vector<Opera
   return text.str();
 }
 
+// Of a device that maps memory chunk by chunk: several of them, or it is all in one.
+void ChoosePool(Draw& draw, RunSetup* setup) {
+  CacheOptions& cache = setup->cache;
+  if (!setup->target.elastic) {
+    cache.most = cache.least = 0;
+    return;
+  }
+  if (cache.most <= cache.pages) {
+    cache.most = cache.pages * 2;
+    cache.least = draw.From<uint32_t>({0, 1, std::max(1u, cache.pages / 2)});
+  }
+  // Pages in one chunk, over the end of one, and longer than one; copies by kernels of the
+  // fake driver take their time.
+  constexpr uint64_t kKib = 1024;
+  cache.page_bytes = 64 * kKib;
+  for (const uint64_t bytes : {256 * kKib, 768 * kKib, 1024 * kKib, 3072 * kKib}) {
+    const uint64_t most = cache.copies == KVC_COPY_KERNEL ? 256 * kKib : bytes;
+    if (bytes <= most && cache.most * bytes <= 144 * kKib * kKib && !draw.OneIn(3)) {
+      cache.page_bytes = bytes;
+    }
+  }
+}
+
 // Finds a failing run and shrinks it; nothing found is an empty list.
 std::vector<Operation> FindFailure(uint64_t seed, uint64_t operations, bool fault, RunSetup* setup,
-                                   Met* met = nullptr, kvc_device_kind device = KVC_DEVICE_HOST,
-                                   const ModelWorksFactory& works = {}) {
+                                   Met* met = nullptr, const ModelTarget& target = {}) {
   constexpr uint64_t kRun = 250;
   Draw draw(seed);
   for (uint64_t done = 0; done < operations; done += kRun) {
     *setup = RandomRunSetup(draw);
     setup->fault = fault;
-    if (works) {
-      setup->cache.device = device;
+    if (target.works) {
+      setup->cache.device = target.device;
       setup->cache.poison = false;
       setup->cache.copies = done / kRun % 2 == 0 ? KVC_COPY_KERNEL : KVC_COPY_ENGINE;
-      setup->works = works;
-      // When memory comes is the device's own business; its elastic pools have other tests.
-      setup->cache.most = setup->cache.least = 0;
+      setup->target = target;
+      ChoosePool(draw, setup);
     }
     std::vector<Operation> run;
     for (uint64_t i = 0; i < kRun; ++i) run.push_back(RandomOperation(draw));
@@ -2064,18 +2236,26 @@ TEST(Model, AFaultIsFoundAndShrunk) {
 
 namespace kvcast::testing {
 
-std::string RunModel(uint64_t seed, uint64_t operations, kvc_device_kind device,
-                     const ModelWorksFactory& works) {
+std::string RunModel(uint64_t seed, uint64_t operations, const ModelTarget& target) {
   RunSetup setup;
   Met met;
-  const std::vector<Operation> failure =
-      FindFailure(seed, operations, false, &setup, &met, device, works);
+  const std::vector<Operation> failure = FindFailure(seed, operations, false, &setup, &met, target);
   if (!failure.empty()) return Report(seed, setup, failure);
   // What the device has a part in.
-  for (const auto& [name, count] : {std::pair<const char*, uint64_t>{"evicted", met.evicted},
-                                    {"refused for now", met.not_now},
-                                    {"cancelled", met.cancelled},
-                                    {"copies of tails", met.partial_hits}}) {
+  std::vector<std::pair<const char*, uint64_t>> all = {{"evicted", met.evicted},
+                                                       {"refused for now", met.not_now},
+                                                       {"cancelled", met.cancelled},
+                                                       {"copies of tails", met.partial_hits}};
+  if (target.elastic) {
+    all.emplace_back("resizes", met.resizes);
+    all.emplace_back("moved pages", met.moved);
+    if (met.held_memory) {
+      all.emplace_back("growths seen half done", met.reached);
+      all.emplace_back("growths that failed", met.failed);
+    }
+  }
+  for (const auto& [name, count] : all) {
+    std::printf("  %s: %llu\n", name, static_cast<unsigned long long>(count));
     if (count == 0) return std::string(name) + ": not met once, too few operations";
   }
   return "";

@@ -27,23 +27,41 @@ class ModelWorks {
   // Whether kernels wait until they are advanced; else they run as soon as they can.
   [[nodiscard]] virtual bool gated() const = 0;
   // A kernel on a device stream, or made by the host now (0), that writes `value` to the
-  // second 8 bytes of a page of 16.
+  // second 8 bytes of a page.
   virtual void Fill(uint64_t stream, uint32_t page, uint64_t value) = 0;
   // Lets the oldest kernel of each of these streams run, a stream once for each time it
   // is named.
   virtual void Advance(const std::vector<uint64_t>& streams) = 0;
   // Returns when all has run that can.
   virtual void Settle() = 0;
+  // Memory that a resize asks for comes on a thread of the device's. Whether that waits
+  // until it is let; else the memory comes by itself, at any time.
+  [[nodiscard]] virtual bool holds_memory() const = 0;
+  // Lets the thread make so many driver calls, if it has work for them, and returns when it
+  // waits again, or has done all that it was asked.
+  virtual void LetMemory(uint64_t calls) = 0;
+  // From now on the driver creates no memory, or again.
+  virtual void RefuseMemory(bool refuse) = 0;
+  // From now on memory comes by itself.
+  virtual void FreeMemory() = 0;
+  // What chunks of memory are multiples of.
+  [[nodiscard]] virtual uint64_t granularity() const = 0;
   // The second 8 bytes of a page, when nothing is queued.
   [[nodiscard]] virtual uint64_t Read(uint32_t page) = 0;
 };
 
 using ModelWorksFactory = std::function<std::unique_ptr<ModelWorks>(kvc_manager*)>;
 
+// A kind of devices, and whether the pools there grow and shrink.
+struct ModelTarget {
+  kvc_device_kind device = KVC_DEVICE_HOST;
+  ModelWorksFactory works;
+  bool elastic = false;
+};
+
 // Random operations on managers of a kind of device, against the model. What is wrong,
 // shrunk, with the seed, or "".
-[[nodiscard]] std::string RunModel(uint64_t seed, uint64_t operations, kvc_device_kind device,
-                                   const ModelWorksFactory& works);
+[[nodiscard]] std::string RunModel(uint64_t seed, uint64_t operations, const ModelTarget& target);
 
 }  // namespace kvcast::testing
 
