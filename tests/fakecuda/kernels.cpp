@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The kernels, compiled for the CPU from the sources that the device gets, and
-// run thread by thread. They use no shared memory and no barrier, so that is a
-// legal order.
+// run thread by thread: blocks in random order, and the threads of each. They use
+// no shared memory and no barrier, so that is a legal order.
 
 #include <algorithm>
 #include <cstring>
@@ -118,12 +118,16 @@ void RunKernel(const std::string& name, const void* argument, const unsigned gri
                unsigned threads, uint64_t seed) {
   gridDim = {grid[0], grid[1], grid[2]};
   blockDim = {threads, 1, 1};
+  std::minstd_rand random(static_cast<std::minstd_rand::result_type>(seed));
   std::vector<unsigned> blocks(size_t{grid[0]} * grid[1]);
   std::iota(blocks.begin(), blocks.end(), 0u);
-  std::shuffle(blocks.begin(), blocks.end(), std::mt19937_64(seed));
+  std::shuffle(blocks.begin(), blocks.end(), random);
+  std::vector<unsigned> order(threads);
+  std::iota(order.begin(), order.end(), 0u);
   for (const unsigned block : blocks) {
     blockIdx = {block % grid[0], block / grid[0], 0};
-    for (unsigned thread = 0; thread < threads; ++thread) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (const unsigned thread : order) {
       threadIdx = {thread, 0, 0};
       if (name == "kvcast_copy_pages") Call(kvcast_copy_pages, argument);
       if (name == "kvcast_copy_ranges") Call(kvcast_copy_ranges, argument);

@@ -56,10 +56,11 @@ class Conformance {
                                                                {"2 fences", &Conformance::Fences},
                                                                {"3 steps", &Conformance::Steps},
                                                                {"4 tables", &Conformance::Tables},
-                                                               {"5 forks", &Conformance::Forks},
-                                                               {"6 streams", &Conformance::Streams},
-                                                               {"7 life", &Conformance::Life},
-                                                               {"8 end", &Conformance::End}}) {
+                                                               {"5 updates", &Conformance::Updates},
+                                                               {"6 forks", &Conformance::Forks},
+                                                               {"7 streams", &Conformance::Streams},
+                                                               {"8 life", &Conformance::Life},
+                                                               {"9 end", &Conformance::End}}) {
       const std::string wrong = (this->*part)();
       if (!wrong.empty()) return name + ": " + wrong + " (" + error_.message + ")";
     }
@@ -274,6 +275,46 @@ class Conformance {
     KVC_CONFORM(status == KVC_OK);
     KVC_CONFORM(now == shadow);
     KVC_CONFORM(kvc_device_table_destroy(manager_, table, &error_) == KVC_STALE_HANDLE);
+    return "";
+  }
+
+  // One update names its cells many times, far apart from each other: the last entry counts,
+  // whatever order a device takes them in.
+  std::string Updates() {
+    constexpr uint32_t kRows = 3;
+    constexpr uint32_t kColumns = 50;
+    constexpr uint32_t kMost = 1500;
+    uint64_t table = 0;
+    uint64_t address = 0;
+    KVC_CONFORM(kvc_device_table_create(manager_, kRows, kColumns, -1, 3 * kMost, &table, &address,
+                                        &error_) == KVC_OK);
+    std::vector<int32_t> shadow(kRows * kColumns, -1);
+    for (const uint32_t count : {2u, 100u, 129u, 600u, kMost, kMost, kMost}) {
+      std::vector<kvc_table_delta> deltas(count);
+      for (kvc_table_delta& d : deltas) {
+        const uint64_t cell = random_() % std::min(count / 2, kRows * kColumns);
+        d.row = static_cast<uint32_t>(cell / kColumns);
+        d.column = static_cast<uint32_t>(cell % kColumns);
+        d.value = static_cast<int32_t>(random_());
+        shadow[cell] = d.value;
+      }
+      kvc_status status = KVC_NOT_NOW;
+      while (status == KVC_NOT_NOW) {
+        backend_.pump(manager_);
+        status =
+            kvc_device_table_update(manager_, table, streams_[1], count, deltas.data(), &error_);
+        std::this_thread::yield();
+      }
+      KVC_CONFORM(status == KVC_OK);
+      backend_.pump(manager_);
+      KVC_CONFORM(backend_.read(address, shadow.size()) == shadow);
+    }
+    kvc_status status = KVC_BUSY;
+    while (status == KVC_BUSY) {
+      backend_.pump(manager_);
+      status = kvc_device_table_destroy(manager_, table, &error_);
+    }
+    KVC_CONFORM(status == KVC_OK);
     return "";
   }
 
