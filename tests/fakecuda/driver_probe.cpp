@@ -4,14 +4,21 @@
 // A process that opens whatever driver its library path has, once per word of its
 // command line, and says what came of it: a driver can be opened only once in a
 // process, so tests need many.
+//   forbid from now on no file can be opened
 //   open   opens
 //   fork   a child opens and uses the parent's table
 //   host   a manager on the host device is made and used
 //   forked a manager on a GPU is made, and a child that has inherited it ends it
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 
@@ -22,6 +29,21 @@
 namespace {
 
 using kvcast::cuda::DriverError;
+
+// As where the library's file may not be read.
+int Forbid() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {sizeof filter / sizeof filter[0], filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+                 prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0
+             ? 0
+             : 1;
+}
 
 int Open() {
   try {
@@ -101,6 +123,7 @@ int Forked() {
 int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     int failed = 1;
+    if (std::strcmp(argv[i], "forbid") == 0) failed = Forbid();
     if (std::strcmp(argv[i], "open") == 0) failed = Open();
     if (std::strcmp(argv[i], "fork") == 0) failed = Fork();
     if (std::strcmp(argv[i], "host") == 0) failed = Host();

@@ -118,7 +118,7 @@ void RunKernel(const std::string& name, const void* argument, const unsigned gri
                unsigned threads, uint64_t seed) {
   gridDim = {grid[0], grid[1], grid[2]};
   blockDim = {threads, 1, 1};
-  std::minstd_rand random(static_cast<std::minstd_rand::result_type>(seed));
+  std::mt19937_64 random(seed);
   std::vector<unsigned> blocks(size_t{grid[0]} * grid[1]);
   std::iota(blocks.begin(), blocks.end(), 0u);
   std::shuffle(blocks.begin(), blocks.end(), random);

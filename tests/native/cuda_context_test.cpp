@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "cuda/src/context.h"
@@ -84,6 +85,22 @@ TEST_F(CudaContext, WhatCannotServeIsRefusedInWords) {
     FAIL() << "compute capability 7.5 was taken";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "fake CUDA device has compute capability 7.5, kvcast needs 8.0");
+  }
+}
+
+TEST_F(CudaContext, AGpuThatSomebodyElseHoldsIsToldAsThat) {
+  fakecuda_inject("cuDevicePrimaryCtxRetain", 1, kErrorDeviceUnavailable);
+  try {
+    const DeviceContext context(OpenDriver(), 0);
+    FAIL() << "the driver's refusal was not noticed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), KVC_DEVICE_ERROR);
+    EXPECT_EQ(error.system_code(), kErrorDeviceUnavailable);
+    const std::string said = error.what();
+    EXPECT_EQ(said.rfind("cuDevicePrimaryCtxRetain: ", 0), 0u) << said;
+    EXPECT_NE(said.find("(46)"), std::string::npos) << said;
+    EXPECT_NE(said.find("another process holds the GPU"), std::string::npos) << said;
+    EXPECT_NE(said.find("nvidia-smi -q -d COMPUTE"), std::string::npos) << said;
   }
 }
 

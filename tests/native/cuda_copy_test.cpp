@@ -11,9 +11,12 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "cuda/src/calibrate.h"
 #include "cuda/src/page_copier.h"
+#include "cuda/src/staging.h"
 #include "tests/native/cuda_support.h"
 
 namespace kvcast::cuda {
@@ -445,6 +448,63 @@ TEST_F(CudaCopy, WritesChangedEntriesOfABlockTableAndNothingElse) {
     std::memcpy(&shadow_[4 + (uint64_t{entry.row} * 128 + entry.column) * 4], &entry.value, 4);
   }
   EXPECT_EQ(PoolBytes(), shadow_);
+}
+
+// The worker has queued its copy and waits for it: whatever can run has run then.
+void AwaitStagedCopy() {
+  while (fakecuda_calls("cuEventSynchronize") == 0) std::this_thread::yield();
+  fakecuda_settle();
+}
+
+TEST_F(CudaCopy, AStagedCopyReadsWhatWasWrittenBeforeItsEvent) {
+  Open(4096);
+  const uint64_t bytes = kPages * page_bytes_;
+  Staging staging(*context_, bytes);
+  EventHandle after = nullptr;
+  {
+    const ContextScope scope(*context_);
+    KVCAST_CUDA(api_, event_create, &after, kEventDisableTiming);
+    fakecuda_gate(stream_);
+    KVCAST_CUDA(api_, fill_words, pool_, 0x05060708, bytes / 4, stream_);
+    KVCAST_CUDA(api_, event_record, after, stream_);
+  }
+  fakecuda_clear_log();
+  std::vector<uint32_t> got(bytes / 4);
+  const uint64_t ticket = staging.Submit({true, pool_, got.data(), bytes, after});
+  AwaitStagedCopy();
+  EXPECT_FALSE(staging.Done(ticket));
+  fakecuda_open_gate(stream_);
+  staging.WaitFor(ticket);
+  EXPECT_EQ(staging.Outcome(ticket), KVC_OK);
+  EXPECT_EQ(got, std::vector<uint32_t>(bytes / 4, 0x05060708));
+  const ContextScope scope(*context_);
+  KVCAST_CUDA(api_, event_destroy, after);
+}
+
+TEST_F(CudaCopy, AStagedCopyLeavesAloneWhatIsReadBeforeItsEvent) {
+  Open(4096);
+  const uint64_t bytes = kPages * page_bytes_;
+  Staging staging(*context_, bytes);
+  EventHandle after = nullptr;
+  {
+    const ContextScope scope(*context_);
+    KVCAST_CUDA(api_, event_create, &after, kEventDisableTiming);
+    fakecuda_gate(stream_);
+    KVCAST_CUDA(api_, copy_to_host, host_, pool_, bytes, stream_);
+    KVCAST_CUDA(api_, event_record, after, stream_);
+  }
+  fakecuda_clear_log();
+  std::vector<uint8_t> fresh(bytes, 0x5A);
+  const uint64_t ticket = staging.Submit({false, pool_, fresh.data(), bytes, after});
+  AwaitStagedCopy();
+  EXPECT_FALSE(staging.Done(ticket));
+  fakecuda_open_gate(stream_);
+  staging.WaitFor(ticket);
+  EXPECT_EQ(staging.Outcome(ticket), KVC_OK);
+  EXPECT_EQ(std::vector<uint8_t>(host_, host_ + bytes), shadow_);
+  EXPECT_EQ(PoolBytes(), fresh);
+  const ContextScope scope(*context_);
+  KVCAST_CUDA(api_, event_destroy, after);
 }
 
 TEST_F(CudaCopy, AKernelThatReachesOutsideTheMemoryBreaksTheDevice) {

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <string>
 
@@ -96,6 +97,12 @@ TEST(Driver, ForeignLibraryUnderItsName) {
   ExpectFault(Probe("foreign", "", "open"), Fault::kBroken, 0, "reinstall the driver");
 }
 
+// In a process that may open no file.
+TEST(Driver, Forbidden) {
+  ExpectFault(Probe("current", "", "forbid open"), Fault::kForbidden, 0,
+              "Permission denied): let this user read the library");
+}
+
 TEST(Driver, TooOld) {
   ExpectFault(Probe("ancient", "driver_version=11020", "open"), Fault::kTooOld, 0,
               "update the driver");
@@ -168,6 +175,41 @@ TEST(Driver, IsNotCalledBeforeItIsOpened) {
   // Its version first, which needs no cuInit: an old one is then told as such.
   EXPECT_EQ(calls.str().rfind("cuDriverGetVersion\ncuInit\n", 0), 0u) << calls.str();
   std::remove(log.c_str());
+}
+
+// As cuda.h says of each: those after which the context, or the process, has to be made anew,
+// and those without a device to work on. All others are of one call.
+TEST(Driver, ErrorsThatLastAreToldFromThoseOfOneCall) {
+  const std::map<Result, const char*> lasting = {
+      {3, "not initialised"},
+      {4, "deinitialised"},
+      {34, "stub library"},
+      {46, "device unavailable"},
+      {100, "no device"},
+      {101, "invalid device"},
+      {201, "invalid context"},
+      {214, "uncorrectable ECC error"},
+      {220, "uncorrectable NVLink error"},
+      {226, "contained memory error"},
+      {700, "illegal address"},
+      {702, "launch timeout"},
+      {709, "context is destroyed"},
+      {710, "assert"},
+      {714, "hardware stack error"},
+      {715, "illegal instruction"},
+      {716, "misaligned address"},
+      {717, "invalid address space"},
+      {718, "invalid program counter"},
+      {719, "launch failed"},
+      {721, "tensor memory leak"},
+      {810, "MPS client terminated"},
+      {911, "external device failed"},
+  };
+  for (Result code = 0; code <= 1100; ++code) {
+    const auto found = lasting.find(code);
+    EXPECT_EQ(Lasting(code), found != lasting.end())
+        << code << (found != lasting.end() ? found->second : "");
+  }
 }
 
 }  // namespace

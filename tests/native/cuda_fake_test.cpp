@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "cuda/src/kernel_image.h"
 #include "cuda/src/pinned_ring.h"
@@ -414,6 +415,67 @@ TEST_F(FakeCuda, AGateHoldsOneStreamOnly) {
   fakecuda_open_gate(a_);
   EXPECT_EQ(word(), 2u);
   EXPECT_EQ(api_.stream_query(a_), kSuccess);
+}
+
+TEST_F(FakeCuda, CallsOfOtherThreadsAreHeldAndLetThrough) {
+  Open();
+  fakecuda_hold_others(1);
+  fakecuda_clear_log();
+  DevicePtr first = 0;
+  DevicePtr second = 0;
+  std::thread other([&] {
+    const ContextScope scope(*context_);
+    api_.memory_alloc(&first, 4096);
+    api_.memory_alloc(&second, 4096);
+  });
+  EXPECT_EQ(fakecuda_await_others(), 1);
+  EXPECT_EQ(api_.stream_query(a_), kSuccess) << "its own are not";
+  EXPECT_EQ(fakecuda_live_objects().allocations, 1u);
+  // The push alone; then with the first allocation, before the second.
+  EXPECT_EQ(fakecuda_let_others(1), 1);
+  EXPECT_EQ(fakecuda_live_objects().allocations, 1u);
+  EXPECT_EQ(fakecuda_let_others(1), 1);
+  EXPECT_EQ(fakecuda_live_objects().allocations, 2u);
+  EXPECT_EQ(fakecuda_let_others(UINT64_MAX), 1);
+  EXPECT_EQ(fakecuda_live_objects().allocations, 3u);
+  EXPECT_EQ(fakecuda_calls("cuCtxPopCurrent"), 1u) << "the rest is over";
+  other.join();
+  fakecuda_hold_others(0);
+  EXPECT_EQ(api_.memory_free(first), kSuccess);
+  EXPECT_EQ(api_.memory_free(second), kSuccess);
+}
+
+// Two threads of one block, or of two, write one cell: either may be the last.
+TEST_F(FakeCuda, TheThreadsOfAKernelRunInNoOrder) {
+  Open();
+  const KernelImage kernels(*context_);
+  std::vector<kernels::TableEntry> entries(2 * kernels::kThreads);
+  for (uint32_t i = 0; i < entries.size(); ++i) entries[i] = {0, i, 1};
+  entries[5] = {1, 0, 5};
+  entries[90] = {1, 0, 90};
+  entries[6] = {1, 1, 6};
+  entries[kernels::kThreads + 90] = {1, 1, 90};
+  const DevicePtr at = memory_ + kBytes / 2;
+  ASSERT_EQ(api_.copy_to_device(at, entries.data(), entries.size() * sizeof entries[0], a_),
+            kSuccess);
+  kernels::UpdateTableArgs args{};
+  args.table = memory_;
+  args.row_stride = args.columns = 2 * kernels::kThreads;
+  args.entries = at;
+  args.rows = 2;
+  args.count = static_cast<uint32_t>(entries.size());
+  int earlier[2] = {};
+  for (int round = 0; round < 200; ++round) {
+    kernels.UpdateTable(a_, args);
+    int last[2] = {};
+    ASSERT_EQ(api_.copy_to_host(last, memory_ + args.row_stride * sizeof(int), sizeof last, a_),
+              kSuccess);
+    for (int i = 0; i < 2; ++i) earlier[i] += last[i] != 90 ? 1 : 0;
+  }
+  for (const int count : earlier) {
+    EXPECT_GT(count, 50);
+    EXPECT_LT(count, 150);
+  }
 }
 
 TEST_F(FakeCuda, AShortQueueBlocksTheCaller) {
