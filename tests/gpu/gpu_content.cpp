@@ -5,13 +5,14 @@
 // token, which follows from all tokens before it, into pages that the manager gives it;
 // whatever it is given to read is read on the sequence's stream, late, and compared. A
 // fence that is missing, a page that is given too early or a copy that is wrong shows as
-// a stamp of something else.
+// a stamp of something else. Between, all pages are read back in each of the ways there are.
 
 #include <cstring>
 #include <deque>
 #include <random>
 #include <stdexcept>
 
+#include "cuda/src/staging.h"
 #include "kvcast/kvcast.h"
 #include "tests/gpu/gpu_support.h"
 
@@ -23,6 +24,68 @@ constexpr uint32_t kPages = 40;
 constexpr uint32_t kStreams = 4;
 constexpr uint32_t kReads = 512;  // outstanding at most
 
+// Pages into host memory that is pinned, by the copier, and that is not, by staging; and back.
+// The driver's plain copy says what is right.
+class ReadBack {
+ public:
+  ReadBack(Gpu& gpu, uint64_t page_bytes, uint64_t staging_bytes)
+      : gpu_(gpu),
+        page_bytes_(page_bytes),
+        staging_(gpu.context, staging_bytes),
+        pinned_(gpu, kPages * page_bytes),
+        scratch_(gpu, kPages * page_bytes) {
+    for (uint32_t page = 0; page < kPages; ++page) all_.push_back({page, page});
+  }
+  // Nothing may be queued that writes the pages.
+  void Check(cuda::DevicePtr pages) {
+    const std::vector<uint8_t> plain = Plain(pages);
+    gpu_.copier.CopyPages(gpu_.stream, cuda::Direction::kToHost, {pages, page_bytes_},
+                          {pinned_.address(), page_bytes_}, page_bytes_, all_.data(), kPages,
+                          /*stable_source=*/false);
+    gpu_.Wait();
+    Must(std::memcmp(pinned_.bytes(), plain.data(), plain.size()) == 0, "the copier read back");
+    std::vector<uint8_t> staged(plain.size());
+    Stage({true, pages, staged.data(), staged.size(), nullptr});
+    Must(staged == plain, "staging read back");
+    Stage({false, scratch_.address(), staged.data(), staged.size(), nullptr});
+    Must(Plain(scratch_.address()) == plain, "staging wrote");
+    // Behind an event: neither before what is queued already, nor with a part of it missing.
+    const uint32_t word = ++words_ * 0x9E3779B9u;
+    KVCAST_CUDA(gpu_.api, fill_words, scratch_.address(), word, plain.size() / sizeof word,
+                gpu_.stream);
+    const cuda::EventHandle event = gpu_.events.Take();
+    KVCAST_CUDA(gpu_.api, event_record, event, gpu_.stream);
+    std::vector<uint32_t> words(plain.size() / sizeof word);
+    Stage({true, scratch_.address(), words.data(), plain.size(), event});
+    gpu_.events.Give(event);
+    Must(words == std::vector<uint32_t>(words.size(), word), "staging read behind an event");
+  }
+
+ private:
+  static void Must(bool right, const char* what) {
+    if (!right) throw std::runtime_error(std::string(what) + " something else");
+  }
+  [[nodiscard]] std::vector<uint8_t> Plain(cuda::DevicePtr from) const {
+    std::vector<uint8_t> bytes(kPages * page_bytes_);
+    KVCAST_CUDA(gpu_.api, copy_to_host, bytes.data(), from, bytes.size(), gpu_.stream);
+    gpu_.Wait();
+    return bytes;
+  }
+  void Stage(const cuda::Staging::Job& job) {
+    const uint64_t ticket = staging_.Submit(job);
+    staging_.WaitFor(ticket);
+    Must(staging_.Outcome(ticket) == KVC_OK, "staging failed and has copied");
+  }
+
+  Gpu& gpu_;
+  const uint64_t page_bytes_;
+  cuda::Staging staging_;
+  const PinnedBlock pinned_;
+  const DeviceBlock scratch_;
+  std::vector<kernels::PagePair> all_;
+  uint32_t words_ = 0;
+};
+
 class Engine {
  public:
   Engine(Gpu& gpu, uint64_t page_bytes, uint64_t seed)
@@ -30,7 +93,8 @@ class Engine {
         random_(seed),
         page_bytes_(page_bytes),
         row_(page_bytes / 2 / kBlock),
-        seen_(gpu, kReads * page_bytes) {
+        seen_(gpu, kReads * page_bytes),
+        back_(gpu, page_bytes, 4 * page_bytes) {
     kvc_config config;
     kvc_config_init(&config);
     config.device = KVC_DEVICE_CUDA;
@@ -109,6 +173,7 @@ class Engine {
       }
     }
     expected_.clear();
+    back_.Check(base_);
     kvc_error error{};
     if (kvc_manager_check(manager_, &error) != KVC_OK) throw std::runtime_error(error.message);
   }
@@ -286,6 +351,7 @@ class Engine {
   const uint64_t page_bytes_;
   const uint64_t row_;  // bytes of a token's keys, and of its values
   const PinnedBlock seen_;
+  ReadBack back_;
   kvc_manager* manager_ = nullptr;
   kvc_error error_{};
   cuda::DevicePtr base_ = 0;
