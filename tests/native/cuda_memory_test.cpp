@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <memory>
+#include <string>
 
 #include "cuda/src/budget.h"
 #include "cuda/src/pool_memory.h"
@@ -34,6 +35,11 @@ kvc_status Refused(const Budget& budget, uint64_t page_bytes, uint64_t free_byte
 
 TEST(CudaBudget, WhatCannotBeIsRefused) {
   EXPECT_EQ(Refused({0, 0, 0}, kMiB, kMiB), KVC_INVALID_ARGUMENT);
+  try {
+    (void)PagesFor({0, 0, 0}, kMiB, kMiB);
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("one of them"), std::string::npos) << error.what();
+  }
   EXPECT_EQ(Refused({kMiB, 1, 0}, kMiB, kMiB), KVC_INVALID_ARGUMENT);
   EXPECT_EQ(Refused({0, 0, 1.01}, kMiB, kMiB), KVC_INVALID_ARGUMENT);
   EXPECT_EQ(Refused({0, 0, -0.5}, kMiB, kMiB), KVC_INVALID_ARGUMENT);
