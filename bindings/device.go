@@ -129,7 +129,9 @@ func (m *Manager) StepDone(stream DeviceStream, step uint64) error {
 }
 
 // FencesReached sets done[i] to whether fences[i] has been reached. done must
-// be at least as long as fences.
+// be at least as long as fences. A GPU is asked for it, which calls that only keep the
+// books or tell, such as Stats and Probe, never do: who waits for pages and has no other
+// call to make calls this, with nil and nil if need be.
 func (m *Manager) FencesReached(fences []Fence, done []bool) error {
 	const op = "query fences"
 	if err := checkCounts(op, len(fences), len(done)); err != nil {

@@ -85,14 +85,14 @@ type Stats struct {
 	FailedResizes            uint64 // growths that did not come to their end
 	MappedBytes              uint64 // of memory behind pages; 0 without PageBytes
 	// UnreturnedBytes were given up by a shrink, and the driver refused when they were to be
-	// unmapped or taken back. Each later call has it tried again.
+	// unmapped or taken back. Each later call that uses the GPU has it tried again.
 	UnreturnedBytes uint64
 
 	MetadataBytes uint64        // host memory of arenas and tables
 	Prefault      time.Duration // what touching them took when the manager was made
 }
 
-// Stats reads them.
+// Stats reads them. It does not ask a GPU which fences have been reached: FencesReached does.
 func (m *Manager) Stats() (Stats, error) {
 	const op = "stats"
 	if err := m.enter(op); err != nil {

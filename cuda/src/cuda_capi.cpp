@@ -97,7 +97,7 @@ kvc_status kvc_cuda_stream_adopt(kvc_manager* manager, void* cuda_stream, uint64
 
 kvc_status kvc_cuda_stream_get(kvc_manager* manager, uint64_t device_stream, void** cuda_stream,
                                kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     capi::Require(cuda_stream != nullptr, "cuda_stream is NULL");
     auto& device = kvcast::cuda::cuda_capi::DeviceOf(core);
     *cuda_stream = device.stream(core.DeviceSlot(device_stream));

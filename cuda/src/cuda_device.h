@@ -19,7 +19,7 @@
 namespace kvcast::cuda {
 
 // What the core calls under its lock only takes notes (StreamTable); EndCall, at the
-// end of each call of the ABI, hands them to the driver.
+// end of each call of the ABI that can have told us anything, hands them to the driver.
 class CudaDevice final : public Device {
  public:
   // The driver has been opened. Throws Error: the config, the memory, the driver.

@@ -158,7 +158,7 @@ kvc_status kvc_probe(kvc_manager* manager, uint32_t count, const kvc_prompt* pro
                      const uint32_t* tokens, uint64_t token_count, const kvc_scope* scopes,
                      uint32_t scope_count, const uint8_t* bytes, uint64_t byte_count,
                      kvc_probe_result* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     const auto in =
         capi::Arrays(prompts, count, tokens, token_count, scopes, scope_count, bytes, byte_count);
     capi::RequireArray(results, count, "results[] is NULL");
@@ -212,7 +212,7 @@ kvc_status kvc_sequences_release(kvc_manager* manager, uint32_t count, const uin
 
 kvc_status kvc_sequence_waits(kvc_manager* manager, uint64_t sequence, uint32_t capacity,
                               kvc_fence* fences, uint32_t* count, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(fences, capacity, "fences[] is NULL");
     capi::Require(count != nullptr, "count is NULL");
     return core.Waits(sequence, capacity, fences, count, error);
@@ -222,7 +222,7 @@ kvc_status kvc_sequence_waits(kvc_manager* manager, uint64_t sequence, uint32_t 
 kvc_status kvc_sequence_get(kvc_manager* manager, uint64_t sequence, uint32_t first_block,
                             uint32_t capacity, uint32_t* pages, uint32_t* written,
                             kvc_sequence_info* info, kvc_error* error) KVC_NOEXCEPT {
-  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
+  return capi::Tell(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(pages, capacity, "pages[] is NULL");
     uint32_t count = 0;
     const kvc_status status = core.Get(sequence, first_block, capacity, pages, &count, info, error);
@@ -232,7 +232,7 @@ kvc_status kvc_sequence_get(kvc_manager* manager, uint64_t sequence, uint32_t fi
 }
 
 kvc_status kvc_manager_reset(kvc_manager* manager, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     core.Reset();
     return KVC_OK;
   });
@@ -259,7 +259,7 @@ void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT {
 
 kvc_status kvc_manager_stats_get(kvc_manager* manager, kvc_stats* out,
                                  kvc_error* error) KVC_NOEXCEPT {
-  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
+  return capi::Tell(manager, error, [&](kvcast::Manager& core) {
     capi::Require(out != nullptr && out->struct_size >= 2 * sizeof(uint32_t) &&
                       out->struct_size <= sizeof *out,
                   "out is NULL or its struct_size is wrong; use kvc_stats_init");
@@ -272,13 +272,13 @@ kvc_status kvc_manager_stats_get(kvc_manager* manager, kvc_stats* out,
 }
 
 kvc_status kvc_manager_check(kvc_manager* manager, kvc_error* error) KVC_NOEXCEPT {
-  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) { return core.Check(error); });
+  return capi::Tell(manager, error, [&](kvcast::Manager& core) { return core.Check(error); });
 }
 
 kvc_status kvc_manager_resident(kvc_manager* manager, kvc_hash_form form, uint64_t capacity,
                                 kvc_resident_block* blocks, uint64_t* count,
                                 kvc_error* error) KVC_NOEXCEPT {
-  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
+  return capi::Tell(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(blocks, capacity, "blocks[] is NULL");
     capi::Require(count != nullptr, "count is NULL");
     capi::Require(form <= KVC_HASH_BYTES, "form is not a kvc_hash_form");
@@ -288,7 +288,7 @@ kvc_status kvc_manager_resident(kvc_manager* manager, kvc_hash_form form, uint64
 
 kvc_status kvc_device_memory_get(kvc_manager* manager, kvc_device_memory* out,
                                  kvc_error* error) KVC_NOEXCEPT {
-  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
+  return capi::Tell(manager, error, [&](kvcast::Manager& core) {
     capi::Require(out != nullptr, "out is NULL");
     *out = core.Memory();
     return KVC_OK;
@@ -315,7 +315,7 @@ kvc_status kvc_step_stream_create(kvc_manager* manager, uint64_t* out,
 
 kvc_status kvc_step_begin(kvc_manager* manager, uint64_t device_stream, uint64_t step,
                           kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     core.BeginStep(device_stream, step);
     return KVC_OK;
   });
@@ -361,7 +361,7 @@ kvc_status kvc_device_stream_wait(kvc_manager* manager, uint64_t device_stream, 
 
 kvc_status kvc_host_enqueue_fill(kvc_manager* manager, uint64_t device_stream, uint32_t count,
                                  const kvc_host_fill* fills, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(fills, count, "fills[] is NULL");
     core.EnqueueFill(device_stream, count, fills);
     return KVC_OK;
@@ -370,7 +370,7 @@ kvc_status kvc_host_enqueue_fill(kvc_manager* manager, uint64_t device_stream, u
 
 kvc_status kvc_host_advance(kvc_manager* manager, uint64_t device_stream, uint64_t max_ops,
                             uint64_t* executed, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     const uint64_t ran = core.Advance(device_stream, max_ops);
     if (executed != nullptr) *executed = ran;
     return KVC_OK;
@@ -379,7 +379,7 @@ kvc_status kvc_host_advance(kvc_manager* manager, uint64_t device_stream, uint64
 
 kvc_status kvc_host_read(kvc_manager* manager, uint32_t page, uint64_t offset, uint64_t size,
                          uint8_t* out, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(out, size, "out is NULL");
     core.ReadPage(page, offset, size, out);
     return KVC_OK;

@@ -96,14 +96,36 @@ class DeviceCall {
   bool ended_ = false;
 };
 
-// Calls that only give back or tell: they work on a device that has broken, too.
+// Every function of the ABI that takes a manager is one of these. Without the device: the
+// books are read or kept, nothing is asked of a driver and nothing handed over.
+
+// Calls that tell, or give back what only the books know of: on a device that has broken, too.
 template <typename Body>
-kvc_status CleanUp(kvc_manager* manager, kvc_error* error, Body&& body) noexcept {
+kvc_status Tell(kvc_manager* manager, kvc_error* error, Body&& body) noexcept {
   ClearError(error);
   return Guard(error, [&] {
     Require(manager != nullptr, "the manager is NULL");
-    DeviceCall call(manager->core.device());
-    const kvc_status status = body(manager->core);
+    return body(manager->core);
+  });
+}
+
+template <typename Body>
+kvc_status Books(kvc_manager* manager, kvc_error* error, Body&& body) noexcept {
+  return Tell(manager, error, [&](kvcast::Manager& core) {
+    core.device().RequireUsable();
+    return body(core);
+  });
+}
+
+// With the device: who takes or gives back pages behind fences, queues work, or is to learn
+// which fences have been reached.
+
+// Calls that only give back or tell: on a device that has broken, too.
+template <typename Body>
+kvc_status CleanUp(kvc_manager* manager, kvc_error* error, Body&& body) noexcept {
+  return Tell(manager, error, [&](kvcast::Manager& core) {
+    DeviceCall call(core.device());
+    const kvc_status status = body(core);
     call.End();
     return status;
   });

@@ -56,9 +56,9 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // Around each call of the ABI, without the manager's lock. At its beginning a
-  // device may look which fences have been reached, at its end it does what it was
-  // told under the lock.
+  // Around each call of the ABI that uses the device (capi_call.h), without the manager's
+  // lock. At its beginning a device may look which fences have been reached, at its end it
+  // does what it was told under the lock: nothing, by the calls that only keep the books.
   virtual void BeginCall() noexcept {}
   virtual void EndCall() noexcept {}
   // After EndCall, on its thread: throws Error when copies, waits or uploads that the call

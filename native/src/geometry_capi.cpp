@@ -47,7 +47,7 @@ kvc_status kvc_geometry_compute(const kvc_geometry_config* config, uint32_t coun
 kvc_status kvc_page_layout_set(kvc_manager* manager, const kvc_geometry_config* config,
                                uint32_t count, const kvc_buffer_spec* specs,
                                kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     kvc_geometry_config mine;
     kvc_geometry_config_init(&mine);
     capi::ReadSized(&mine, config,

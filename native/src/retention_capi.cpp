@@ -27,7 +27,7 @@ kvc_status kvc_residency(kvc_manager* manager, uint32_t count, const kvc_prompt*
                          uint32_t scope_count, const uint8_t* bytes, uint64_t byte_count,
                          uint64_t block_capacity, kvc_block_residency* blocks,
                          kvc_residency_result* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     const auto in =
         capi::Arrays(prompts, count, tokens, token_count, scopes, scope_count, bytes, byte_count);
     capi::RequireArray(blocks, block_capacity, "blocks[] is NULL");
@@ -49,7 +49,7 @@ kvc_status kvc_sequences_end(kvc_manager* manager, uint32_t count, const uint64_
 
 kvc_status kvc_sequences_retain(kvc_manager* manager, uint32_t count, const kvc_retain_item* items,
                                 kvc_status* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(items, count, "items[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.Retain(count, items, results, error);
@@ -59,7 +59,7 @@ kvc_status kvc_sequences_retain(kvc_manager* manager, uint32_t count, const kvc_
 
 kvc_status kvc_expire(kvc_manager* manager, uint64_t now_ns, uint32_t max_blocks, uint32_t* expired,
                       uint32_t* more, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     bool rest = false;
     const uint32_t count = core.Expire(now_ns, max_blocks, &rest);
     if (expired != nullptr) *expired = count;
@@ -72,7 +72,7 @@ kvc_status kvc_pin_prompts(kvc_manager* manager, uint32_t count, const kvc_promp
                            const uint32_t* tokens, uint64_t token_count, const kvc_scope* scopes,
                            uint32_t scope_count, const uint8_t* bytes, uint64_t byte_count,
                            kvc_pin_result* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     const auto in =
         capi::Arrays(prompts, count, tokens, token_count, scopes, scope_count, bytes, byte_count);
     capi::RequireArray(results, count, "results[] is NULL");
@@ -83,7 +83,7 @@ kvc_status kvc_pin_prompts(kvc_manager* manager, uint32_t count, const kvc_promp
 
 kvc_status kvc_pin_sequences(kvc_manager* manager, uint32_t count, const uint64_t* sequences,
                              kvc_pin_result* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(sequences, count, "sequences[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.PinSequences(count, sequences, results, error);
@@ -93,7 +93,7 @@ kvc_status kvc_pin_sequences(kvc_manager* manager, uint32_t count, const uint64_
 
 kvc_status kvc_unpin(kvc_manager* manager, uint32_t count, const uint64_t* pins,
                      kvc_status* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(pins, count, "pins[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.Unpin(count, pins, results, error);
@@ -106,7 +106,7 @@ kvc_status kvc_drop_scopes(kvc_manager* manager, uint32_t count, const kvc_drop_
                            uint64_t byte_count, kvc_drop_result* results,
                            kvc_evicted_block* evicted, uint32_t evicted_capacity,
                            uint32_t* evicted_count, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     const auto in = capi::Arrays(nullptr, 0, nullptr, 0, scopes, scope_count, bytes, byte_count);
     capi::RequireArray(items, count, "items[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
@@ -127,7 +127,7 @@ void kvc_histograms_init(kvc_histograms* histograms) KVC_NOEXCEPT {
 
 kvc_status kvc_manager_histograms_get(kvc_manager* manager, kvc_histograms* out,
                                       kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     capi::Require(out != nullptr && out->struct_size >= 2 * sizeof(uint32_t) &&
                       out->struct_size <= sizeof *out,
                   "out is NULL or its struct_size is wrong; use kvc_histograms_init");

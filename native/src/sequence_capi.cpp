@@ -43,7 +43,7 @@ kvc_status kvc_sequences_cancel(kvc_manager* manager, uint32_t count, const uint
 kvc_status kvc_sequences_release_held(kvc_manager* manager, uint32_t count,
                                       const kvc_hold_item* items, kvc_hold_result* results,
                                       kvc_error* error) KVC_NOEXCEPT {
-  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
+  return capi::Tell(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(items, count, "items[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.ReleaseHeld(count, items, results, error);
@@ -74,7 +74,7 @@ kvc_status kvc_sequences_suspend(kvc_manager* manager, uint32_t count,
 
 kvc_status kvc_sequences_resume(kvc_manager* manager, uint32_t count, const uint64_t* sequences,
                                 kvc_resume_result* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(sequences, count, "sequences[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.Resume(count, sequences, results, error);
@@ -95,7 +95,7 @@ kvc_status kvc_sequences_truncate(kvc_manager* manager, uint32_t count,
 
 kvc_status kvc_sequences_stop(kvc_manager* manager, uint32_t count, const kvc_stop_item* items,
                               kvc_status* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(items, count, "items[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.Stop(count, items, results, error);
@@ -105,7 +105,7 @@ kvc_status kvc_sequences_stop(kvc_manager* manager, uint32_t count, const kvc_st
 
 kvc_status kvc_waiters_take(kvc_manager* manager, uint32_t capacity, kvc_waiter* waiters,
                             uint32_t* count, kvc_error* error) KVC_NOEXCEPT {
-  return capi::CleanUp(manager, error, [&](kvcast::Manager& core) {
+  return capi::Tell(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(waiters, capacity, "waiters[] is NULL");
     capi::Require(count != nullptr, "count is NULL");
     *count = core.Waiters(capacity, waiters);

@@ -24,7 +24,7 @@ kvc_status kvc_tables_dense(kvc_manager* manager, const kvc_table_format* format
                             const kvc_table_item* items, uint32_t columns, uint64_t row_stride,
                             int32_t* table, int32_t* lengths, kvc_table_result* results,
                             kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(items, count, "items[] is NULL");
     capi::RequireArray(table, uint64_t{count} * columns, "table is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
@@ -38,7 +38,7 @@ kvc_status kvc_tables_indexed(kvc_manager* manager, const kvc_table_format* form
                               const kvc_table_item* items, uint64_t capacity, int32_t* indptr,
                               int32_t* indices, int32_t* last_page_len, uint64_t* needed,
                               kvc_table_result* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(items, count, "items[] is NULL");
     capi::Require(indptr != nullptr, "indptr[] is NULL");
     capi::RequireArray(indices, capacity, "indices[] is NULL");
@@ -55,7 +55,7 @@ kvc_status kvc_tables_delta(kvc_manager* manager, const kvc_table_format* format
                             kvc_table_cookie* cookies, uint32_t capacity, kvc_table_delta* deltas,
                             uint32_t* written, kvc_table_result* results,
                             kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(items, count, "items[] is NULL");
     capi::RequireArray(cookies, count, "cookies[] is NULL");
     capi::RequireArray(deltas, capacity, "deltas[] is NULL");
@@ -114,7 +114,7 @@ kvc_status kvc_device_table_write(kvc_manager* manager, uint64_t table, uint64_t
 
 kvc_status kvc_host_table_read(kvc_manager* manager, uint64_t table, uint32_t row, uint32_t column,
                                uint32_t count, int32_t* out, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Call(manager, error, [&](kvcast::Manager& core) {
+  return capi::Books(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(out, count, "out[] is NULL");
     core.ReadDeviceTable(table, row, column, count, out);
     return KVC_OK;

@@ -367,6 +367,7 @@ class Conformance {
         KVC_CONFORM(kvc_manager_stats_get(manager_, &stats, &error_) == KVC_OK);
         if (stats.quarantined_pages == 0) break;
         backend_.pump(manager_);
+        KVC_CONFORM(kvc_device_fences_query(manager_, 0, nullptr, nullptr, &error_) == KVC_OK);
         std::this_thread::yield();
       }
       KVC_CONFORM(backend_.read(memory.base + grown.copied_to * backend_.page_bytes,

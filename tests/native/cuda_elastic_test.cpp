@@ -132,7 +132,9 @@ class CudaElastic : public CudaTest {
       std::this_thread::yield();
     }
   }
+  // After a call that uses the device, which statistics do not.
   kvc_stats Stats() {
+    EXPECT_EQ(kvc_device_fences_query(manager_, 0, nullptr, nullptr, &error_), KVC_OK);
     kvc_stats stats;
     kvc_stats_init(&stats);
     EXPECT_EQ(kvc_manager_stats_get(manager_, &stats, &error_), KVC_OK);
@@ -375,7 +377,7 @@ TEST_F(CudaElastic, AGrowthDoesNotWaitForAShrink) {
 }
 
 // What the driver does not unmap stays mapped, is said to be, and is tried again with the
-// next call, whatever it is, on the thread that maps.
+// next call that uses the device, on the thread that maps.
 TEST_F(CudaElastic, ARefusedUnmapIsTriedAgain) {
   ASSERT_EQ(Open(8, 64, 8), KVC_OK) << error_.message;
   ASSERT_EQ(ResizeAll(64), KVC_OK);

@@ -465,7 +465,12 @@ class Lockstep {
   void HandOver() {
     if (works_ == nullptr) return;
     model_.EndCall();
+    SettleWorks();
+  }
+  // The model knows at once what has been reached, the manager when it has asked.
+  void SettleWorks() {
     works_->Settle();
+    Same("ask", kvc_device_fences_query(cache_.manager(), 0, nullptr, nullptr, nullptr), KVC_OK);
   }
   // Lets up to `limit` kernels of a stream run and what they wait for; of all: 0.
   void RunDevice(uint64_t stream, uint64_t limit) {
@@ -486,7 +491,7 @@ class Lockstep {
       model_.Advance(stream, limit, &of);
     }
     works_->Advance(of);
-    works_->Settle();
+    SettleWorks();
     if (stream == 0) LetMemoryCome();
   }
 

@@ -1117,13 +1117,15 @@ typedef struct kvc_stats {
   uint64_t mapped_bytes;     /* of memory behind pages, whole chunks; 0 with page_bytes 0. What a
                                 shrink gave up is in it until it has been unmapped */
   uint64_t unreturned_bytes; /* given up by a shrink, and refused by the driver when it was to be
-                                unmapped or taken back; each later call has it tried again, a
-                                growth takes it back. 0 unless something is wrong there */
+                                unmapped or taken back; each later call that uses the device has it
+                                tried again, a growth takes it back. 0 unless something is wrong
+                                there */
 } kvc_stats;
 
 KVC_API void kvc_stats_init(kvc_stats* stats) KVC_NOEXCEPT;
-/* Takes the manager's lock; all values are of one instant. Struct members beyond
- * the caller's struct_size are not written. */
+/* Takes the manager's lock; all values are of one instant. A GPU is not asked for fences
+ * (kvc_device_fences_query does). Struct members beyond the caller's struct_size are not
+ * written. */
 KVC_API kvc_status kvc_manager_stats_get(kvc_manager* manager, kvc_stats* out,
                                          kvc_error* error) KVC_NOEXCEPT;
 
@@ -1262,7 +1264,9 @@ KVC_API kvc_status kvc_device_stream_create(kvc_manager* manager, uint64_t* out,
                                             kvc_error* error) KVC_NOEXCEPT;
 KVC_API kvc_status kvc_device_stream_destroy(kvc_manager* manager, uint64_t device_stream,
                                              kvc_error* error) KVC_NOEXCEPT;
-/* done[i] = 1 if fences[i] has been reached, else 0. */
+/* done[i] = 1 if fences[i] has been reached, else 0. A GPU is asked for it, and tried again
+ * is what its driver has refused before; with count 0 that is all: so whoever
+ * waits for pages without other calls to make (for quarantined_pages to go, say) calls this. */
 KVC_API kvc_status kvc_device_fences_query(kvc_manager* manager, uint32_t count,
                                            const kvc_fence* fences, uint8_t* done,
                                            kvc_error* error) KVC_NOEXCEPT;
@@ -1332,9 +1336,13 @@ KVC_API kvc_status kvc_device_memory_get(kvc_manager* manager, kvc_device_memory
  * capability 8.0 or later), which is looked for at run time, by the first of these
  * calls; before it nothing of CUDA happens. What a driver call needs current on a
  * thread is made current for it and taken back, so the caller's context stays.
- * Calls that only keep the books or tell hand nothing to the driver; while fences or
- * uploads are outstanding they ask it which have been reached (docs/gpu.md says by how
- * many calls), and none of these waits. After a fork the child cannot
+ * Calls that only keep the books or tell make no driver call, whatever is outstanding:
+ * probe, residency, resume, stop, retain, expire, pins, holds that begin, drop_scopes,
+ * reset, waiters, statistics and what else reads the manager, tables in the caller's
+ * memory, kvc_step_begin, kvc_page_layout_set, kvc_cuda_stream_get. So they know of the
+ * fences that have been reached when another call last asked the driver; all others
+ * ask, kvc_device_fences_query, also of no fences, does nothing else. None of these
+ * driver calls waits. After a fork the child cannot
  * use what the parent has opened: KVC_NO_DEVICE. After an error of the device itself
  * (a kernel that faulted) every call that
  * is not for giving back or telling is KVC_DEVICE_ERROR.
