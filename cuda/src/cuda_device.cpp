@@ -38,6 +38,10 @@ CudaDevice::CudaDevice(const DriverApi& api, const kvc_config& config)
       kernels_(context_),
       streams_(context_, events_),
       tables_(context_, events_, kernels_, streams_) {
+  streams_.SetGone([this](StreamHandle stream) {
+    tables_.Abandon(stream);
+    if (copy_ring_ != nullptr) copy_ring_->Abandon(stream);
+  });
   books_ = {0, config.capacity_blocks, true, false};
   if (config.page_bytes == 0) return;
   size_t free_bytes = 0;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -55,23 +56,27 @@ CudaTables::~CudaTables() {
   if (ForkedSinceOpen()) return;
   try {
     const ContextScope scope(context_);
-    FreeSpare();
+    FreeSpare(/*all=*/true);
   } catch (const Error&) {
     // The context is gone, and with it its memory.
   }
 }
 
 // Under a ContextScope. May wait for the device.
-void CudaTables::FreeSpare() noexcept {
+void CudaTables::FreeSpare(bool all) noexcept {
   for (;;) {
     Memory going;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      if (spare_.empty()) return;
-      going = std::move(spare_.back());
-      spare_.pop_back();
+      const auto goes = std::find_if(spare_.begin(), spare_.end(), [&](const Memory& memory) {
+        return all || !memory.ring->has_lost();
+      });
+      if (goes == spare_.end()) return;
+      going = std::move(*goes);
+      spare_.erase(goes);
       --allocated_;
     }
+    going.ring.reset();  // first: it waits for uploads that are lost
     context_.api().memory_free(going.address);
   }
 }
@@ -87,7 +92,7 @@ CudaTables::Memory CudaTables::TakeMemory(uint64_t bytes, uint64_t staging) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto like = [&](const Memory& memory) {
       return memory.bytes == bytes && memory.ring->size() == PinnedRing::SizeFor(staging) &&
-             memory.ring->in_flight() == 0;
+             memory.ring->in_flight() == 0 && !memory.ring->has_lost();
     };
     const auto spare = std::find_if(spare_.begin(), spare_.end(), like);
     if (spare != spare_.end()) {
@@ -101,7 +106,7 @@ CudaTables::Memory CudaTables::TakeMemory(uint64_t bytes, uint64_t staging) {
   } catch (const Error& error) {
     if (error.status() != KVC_OUT_OF_MEMORY) throw;
   }
-  FreeSpare();
+  FreeSpare(/*all=*/false);
   return Allocate(bytes, staging);
 }
 
@@ -184,8 +189,8 @@ void CudaTables::Close(uint64_t id) {
   Keep(table->memory);
 }
 
-void CudaTables::Poll() noexcept {
-  if (!staged_.exchange(false)) return;
+template <typename Visit>
+void CudaTables::ForEach(Visit&& visit) {
   for (size_t i = 0; i < cuda_tables::kMaxTables; ++i) {
     std::shared_ptr<Table> table;
     {
@@ -193,14 +198,24 @@ void CudaTables::Poll() noexcept {
       if (i >= tables_.size()) return;
       table = tables_[i];
     }
-    if (table == nullptr) continue;
+    if (table != nullptr) visit(*table->memory.ring);
+  }
+}
+
+void CudaTables::Poll() noexcept {
+  if (!staged_.exchange(false)) return;
+  ForEach([&](PinnedRing& ring) {
     try {
-      table->memory.ring->Poll();
-    } catch (const Error&) {
+      ring.Poll();
+    } catch (const std::exception&) {
       // It stays in flight, and is asked for again.
     }
-    if (table->memory.ring->in_flight() != 0) staged_.store(true);
-  }
+    if (ring.in_flight() != 0) staged_.store(true);
+  });
+}
+
+void CudaTables::Abandon(StreamHandle stream) noexcept {
+  ForEach([&](PinnedRing& ring) { ring.Abandon(stream); });
 }
 
 std::shared_ptr<CudaTables::Staged> CudaTables::Stage(std::shared_ptr<Table> table, uint32_t slot,

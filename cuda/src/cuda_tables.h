@@ -24,7 +24,7 @@ class CudaTables {
  public:
   CudaTables(const DeviceContext& context, EventPool& events, const KernelImage& kernels,
              StreamTable& streams);
-  // No work may use a table any more.
+  // No work may use a table any more, but for what is lost.
   ~CudaTables();
   CudaTables(const CudaTables&) = delete;
   CudaTables& operator=(const CudaTables&) = delete;
@@ -33,6 +33,9 @@ class CudaTables {
   // some have not; not under the core's lock. Throws nothing: an error of the device shows
   // elsewhere, too.
   void Poll() noexcept;
+  // The stream is none any more: staging of uploads there whose end nobody has been told
+  // is lost, and with it the table's memory until we go, once it is closed.
+  void Abandon(StreamHandle stream) noexcept;
   // Calls the driver, and waits until the table has been filled.
   uint64_t Open(uint32_t rows, uint32_t columns, int32_t absent, uint32_t staging,
                 uint64_t* address);
@@ -57,6 +60,8 @@ class CudaTables {
 
   [[nodiscard]] std::shared_ptr<Table> Find(uint64_t id) const;
 
+  template <typename Visit>
+  void ForEach(Visit&& visit);  // the ring of each open table
   template <typename Queue>
   void NoteUpload(uint32_t slot, std::shared_ptr<Staged> staged, Queue&& queue);
   [[nodiscard]] std::shared_ptr<Staged> Stage(std::shared_ptr<Table> table, uint32_t slot,
@@ -64,7 +69,7 @@ class CudaTables {
   [[nodiscard]] Memory TakeMemory(uint64_t bytes, uint64_t staging);
   [[nodiscard]] Memory Allocate(uint64_t bytes, uint64_t staging);
   void Keep(Memory memory) noexcept;
-  void FreeSpare() noexcept;
+  void FreeSpare(bool all) noexcept;
 
   const DeviceContext& context_;
   EventPool& events_;
@@ -73,7 +78,8 @@ class CudaTables {
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Table>> tables_;
   // Of tables that are closed. To free it would wait for all that runs on the device, so
-  // it serves later tables like them, and goes when the driver has no other.
+  // it serves later tables like them, and goes when the driver has no other; or never before
+  // we do, if an upload may still be to come.
   std::vector<Memory> spare_;  // capacity for that of all tables
   uint64_t allocated_ = 0;     // how many there are, spare or not
   uint64_t next_generation_ = 1;

@@ -34,6 +34,12 @@ void EventPool::Give(EventHandle event) noexcept {
   free_.push_back(event);
 }
 
+void EventPool::Drop(EventHandle event) noexcept {
+  std::lock_guard<std::mutex> lock(mutex_);
+  context_.api().event_destroy(event);
+  --created_;
+}
+
 uint64_t EventPool::created() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return created_;

@@ -27,6 +27,8 @@ class EventPool {
   // Its record may still be outstanding: recording it anew does not disturb those
   // who wait, they are bound to the record that they saw.
   void Give(EventHandle event) noexcept;
+  // Instead of Give, for an event that is not to be used again.
+  void Drop(EventHandle event) noexcept;
 
   [[nodiscard]] uint64_t created() const;
   [[nodiscard]] uint64_t in_use() const;

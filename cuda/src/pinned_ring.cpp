@@ -35,6 +35,7 @@ PinnedRing::~PinnedRing() {
   if (ForkedSinceOpen()) return;
   try {
     const ContextScope scope(context_);
+    if (!lost_.empty() || owed_ != 0) context_.api().context_synchronize();
     for (const Part& part : parts_) {
       if (part.event != nullptr) events_.Give(part.event);
     }
@@ -49,20 +50,38 @@ PinnedRing::Space PinnedRing::Take(uint64_t bytes, bool poll) {
   const uint64_t need = (std::max<uint64_t>(bytes, 1) + pinned_ring::kAlignment - 1) /
                         pinned_ring::kAlignment * pinned_ring::kAlignment;
   if (need > size_) return {};
-  // Never across the ring's end: a space is one piece.
-  uint64_t start = end_;
-  const uint64_t place = start % size_;
-  if (place + need > size_) start += size_ - place;
-  if (poll && start + need - begin_ > size_) PollLocked();
-  if (parts_.empty()) {
-    begin_ = end_ = start = 0;
-  } else if (start + need - begin_ > size_) {
-    return {};
+  if (poll && !parts_.empty()) {
+    const std::optional<uint64_t> behind = Fit(end_, need);
+    if (!behind || *behind + need - begin_ > size_) PollLocked();
   }
-  parts_.push_back({next_ticket_, start + need});
-  end_ = start + need;
-  const uint64_t offset = start % size_;
+  if (parts_.empty()) begin_ = end_ = 0;
+  const std::optional<uint64_t> start = Fit(end_, need);
+  if (!start) return {};
+  if (parts_.empty()) begin_ = *start;
+  if (*start + need - begin_ > size_) return {};
+  parts_.push_back({next_ticket_, *start, *start + need});
+  end_ = *start + need;
+  const uint64_t offset = *start % size_;
   return {static_cast<std::byte*>(host_) + offset, device_ + offset, bytes, next_ticket_++};
+}
+
+// The first position from `start` on where a space can lie: never across the ring's end, as
+// it is one piece, nor on what is lost.
+std::optional<uint64_t> PinnedRing::Fit(uint64_t start, uint64_t need) const {
+  const uint64_t once_around = start + 2 * size_;
+  while (start < once_around) {
+    const uint64_t at = start % size_;
+    if (at + need > size_) {
+      start += size_ - at;
+      continue;
+    }
+    const auto lost = std::find_if(lost_.begin(), lost_.end(), [&](const Range& range) {
+      return range.begin < at + need && at < range.end;
+    });
+    if (lost == lost_.end()) return start;
+    start += lost->end - at;
+  }
+  return std::nullopt;
 }
 
 bool PinnedRing::ReleaseAfter(const Space& space, StreamHandle stream) {
@@ -99,18 +118,31 @@ bool PinnedRing::Settle(StreamHandle stream) {
     return false;  // no room in the host to keep an event
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  bool behind = false;
+  uint64_t first = 0;
   for (Part& part : parts_) {
     if (!part.owed || part.stream != stream || part.release > covered) continue;
     owed_.fetch_sub(1, std::memory_order_relaxed);
     // The first gets the event. The others come back behind it, so they need none.
     part.owed = false;
-    part.free = behind;
-    if (!behind) part.event = event;
-    behind = true;
+    part.free = first != 0;
+    part.behind = first;
+    if (first != 0) continue;
+    part.event = event;
+    first = part.ticket;
   }
-  if (!behind) events_.Give(event);  // others' were owed
+  if (first == 0) events_.Give(event);  // others' were owed
   return true;
+}
+
+void PinnedRing::Abandon(StreamHandle stream) {
+  if (owed_.load(std::memory_order_relaxed) == 0) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (Part& part : parts_) {
+    if (!part.owed || part.stream != stream) continue;
+    owed_.fetch_sub(1, std::memory_order_relaxed);
+    part.owed = false;
+    part.lost = true;
+  }
 }
 
 void PinnedRing::Release(const Space& space) {
@@ -128,20 +160,35 @@ uint64_t PinnedRing::in_flight() const {
   return parts_.empty() ? 0 : end_ - begin_;
 }
 
+bool PinnedRing::has_lost() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !lost_.empty();
+}
+
 void PinnedRing::PollLocked() {
   if (parts_.empty()) return;
   const ContextScope scope(context_);
   while (!parts_.empty()) {
-    const Part& part = parts_.front();
-    if (!part.free) {
+    Part& part = parts_.front();
+    if (part.lost) {
+      lost_.push_back({part.begin % size_, part.begin % size_ + (part.end - part.begin)});
+    } else if (!part.free) {
       if (part.event == nullptr) return;
       const Result result = Tried([&] { return context_.api().event_query(part.event); });
+      if (result == kErrorCapturedEvent) {
+        events_.Drop(part.event);
+        part.event = nullptr;
+        for (Part& other : parts_) {
+          other.lost = other.lost || other.ticket == part.ticket || other.behind == part.ticket;
+        }
+        continue;
+      }
       if (result != kSuccess && !Lasting(result)) return;  // not yet, or to be asked again
       Check(context_.api(), "event_query", result);
       events_.Give(part.event);
     }
-    begin_ = part.end;
     parts_.pop_front();
+    begin_ = parts_.empty() ? end_ : parts_.front().begin;
   }
 }
 

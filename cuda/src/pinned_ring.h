@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <optional>
+#include <vector>
 
 #include "cuda/src/event_pool.h"
 
@@ -18,6 +20,10 @@ namespace kvcast::cuda {
 // Space is taken in order and comes back in order, when the event behind its work
 // has been reached. Nothing waits: when the ring is full, Take says so. So the
 // bytes in flight are bounded by its size. Any thread.
+//
+// Space that nothing can show to be free again is lost: the ring goes on without it. That is
+// so when the stream of its work is none any more before an event was taken, and when the
+// event has gone into a graph, as the work may have: then it runs whenever that is launched.
 class PinnedRing {
  public:
   struct Space {
@@ -29,7 +35,8 @@ class PinnedRing {
 
   // Throws Error when the driver pins no more memory.
   PinnedRing(const DeviceContext& context, EventPool& events, uint64_t bytes);
-  // All work that uses its space must have run.
+  // All work that uses its space must have run; for what is owed or lost it waits for the
+  // context.
   ~PinnedRing();
   PinnedRing(const PinnedRing&) = delete;
   PinnedRing& operator=(const PinnedRing&) = delete;
@@ -47,6 +54,8 @@ class PinnedRing {
   bool ReleaseAfter(const Space& space, StreamHandle stream);
   // Tries again for what is owed of a stream; costs nothing when nothing is.
   bool Settle(StreamHandle stream);
+  // The stream is none any more: what is owed of it is lost.
+  void Abandon(StreamHandle stream);
   // Nothing was queued that uses it.
   void Release(const Space& space);
   // Takes back what has been reached.
@@ -55,20 +64,30 @@ class PinnedRing {
   [[nodiscard]] uint64_t size() const { return size_; }
   // Of a ring that is asked for `bytes`.
   [[nodiscard]] static uint64_t SizeFor(uint64_t bytes);
+  // What is lost is not.
   [[nodiscard]] uint64_t in_flight() const;
+  [[nodiscard]] bool has_lost() const;
 
  private:
   struct Part {
     uint64_t ticket;
-    uint64_t end;  // where the next part begins, counted without wrapping
+    uint64_t begin;  // positions, counted without wrapping; what was passed over lies before
+    uint64_t end;    // where the next part begins at the earliest
     EventHandle event = nullptr;
     bool free = false;
     bool owed = false;  // an event, on the stream
+    bool lost = false;
+    uint64_t behind = 0;  // ticket of the part whose event serves this one, too
     uint64_t release = 0;
     StreamHandle stream = nullptr;
   };
+  struct Range {
+    uint64_t begin;
+    uint64_t end;
+  };
 
   [[nodiscard]] Space Take(uint64_t bytes, bool poll);
+  [[nodiscard]] std::optional<uint64_t> Fit(uint64_t start, uint64_t need) const;
   void PollLocked();
 
   const DeviceContext& context_;
@@ -78,8 +97,9 @@ class PinnedRing {
   DevicePtr device_ = 0;
   std::atomic<uint32_t> owed_{0};
   mutable std::mutex mutex_;
-  std::deque<Part> parts_;  // oldest first
-  uint64_t begin_ = 0;      // positions grow for ever; modulo size_ is the place
+  std::deque<Part> parts_;   // oldest first
+  std::vector<Range> lost_;  // places
+  uint64_t begin_ = 0;       // positions grow for ever; modulo size_ is the place
   uint64_t end_ = 0;
   uint64_t next_ticket_ = 1;
   uint64_t releases_ = 0;

@@ -529,7 +529,10 @@ StreamTable::Outcome StreamTable::Do(const Noted& noted) {
   try {
     if (BeingCaptured(stream)) return Outcome::kNotYet;
   } catch (const Error& error) {
-    gone_[noted.slot] = error.system_code() == kErrorInvalidHandle && IsCallers(noted.slot);
+    if (error.system_code() == kErrorInvalidHandle && IsCallers(noted.slot) && !gone_[noted.slot]) {
+      gone_[noted.slot] = true;
+      if (lost_stream_) lost_stream_(stream);
+    }
     throw;
   }
   switch (noted.what) {
@@ -567,13 +570,20 @@ StreamTable::Outcome StreamTable::DoWait(StreamHandle stream, const Noted& noted
         break;
       }
     }
+    const uint32_t whose = noted.fence.slot;
+    if (event != nullptr && IsCaptured(event)) {
+      // To wait for it would draw the stream into the capture.
+      DropCaptured(whose, event, &left_);
+      leaves_[whose] = true;
+      if (BeingCaptured(others)) blocked_[whose] = Outcome::kNotYet;
+      event = nullptr;
+    }
     if (event != nullptr) {
       KVCAST_CUDA_TRIED(context_.api(), stream_wait_event, stream, event, 0);
       break;
     }
     // A fence without an event is one whose record was left: the host must do something
     // first, or the driver has refused it. Then it is tried now, as it is needed.
-    const uint32_t whose = noted.fence.slot;
     if (blocked_[whose] == Outcome::kNotYet || (!leaves_[whose] && !again)) {
       return Outcome::kNotYet;
     }
@@ -645,6 +655,8 @@ void StreamTable::Poll() noexcept {
     PollLocked();
   } catch (const Error& error) {
     if (!stream_table::Passing(error)) Break(error);  // else the next Poll asks again
+  } catch (const std::bad_alloc&) {
+    // A fence that is to be recorded anew could not be noted: it is asked for again.
   }
 }
 
@@ -652,9 +664,9 @@ void StreamTable::Poll() noexcept {
 // event cannot be asked does not keep the others: what passes is told when all have been.
 void StreamTable::PollLocked() {
   std::optional<Error> passing;
-  for (Slot& slot : slots_) {
+  for (uint32_t i = 1; i < kDeviceSlots; ++i) {
     try {
-      PollSlot(&slot);
+      PollSlot(i);
     } catch (const Error& error) {
       if (!stream_table::Passing(error)) throw;
       if (!passing) passing.emplace(error);
@@ -663,28 +675,66 @@ void StreamTable::PollLocked() {
   if (passing) throw Error(*passing);
 }
 
-void StreamTable::PollSlot(Slot* slot) {
+void StreamTable::PollSlot(uint32_t index) {
+  Slot& slot = slots_[index];
   for (;;) {
     Pending head{};
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      if (slot->pending.empty()) return;
-      head = slot->pending.front();
+      if (slot.pending.empty()) return;
+      head = slot.pending.front();
     }
     const Result result = Tried([&] { return context_.api().event_query(head.event); });
     if (result == kErrorNotReady) return;
+    if (result == kErrorCapturedEvent) {
+      DropCaptured(index, head.event, &noted_list_);
+      continue;
+    }
     Check(context_.api(), "event_query", result);
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      slot->pending.pop_front();
+      slot.pending.pop_front();
       // A record that was left may have been made twice.
-      const uint64_t reached = slot->reached.load(std::memory_order_relaxed);
-      slot->reached.store(std::max(reached, head.position), std::memory_order_release);
+      const uint64_t reached = slot.reached.load(std::memory_order_relaxed);
+      slot.reached.store(std::max(reached, head.position), std::memory_order_release);
     }
     events_.Give(head.event);
     outstanding_.fetch_sub(1, std::memory_order_release);
     progress_.fetch_add(1, std::memory_order_acq_rel);
   }
+}
+
+bool StreamTable::IsCaptured(EventHandle event) const {
+  return Tried([&] { return context_.api().event_query(event); }) == kErrorCapturedEvent;
+}
+
+// With submit_mutex_. A later event covers the fence, or else it is noted anew at the front of
+// `notes`, before whatever may wait for it. Throws when there is no memory for that; nothing
+// has changed then.
+void StreamTable::DropCaptured(uint32_t index, EventHandle event, Notes* notes) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Slot& slot = slots_[index];
+    const auto captured =
+        std::find_if(slot.pending.begin(), slot.pending.end(),
+                     [&](const Pending& pending) { return pending.event == event; });
+    const uint64_t position = captured->position;
+    uint64_t handed = slot.reached.load(std::memory_order_relaxed);
+    for (const Pending& pending : slot.pending) {
+      if (pending.event != event) handed = std::max(handed, pending.position);
+    }
+    if (handed < position) {
+      Noted& noted = AppendLocked(index, What::kRecord);
+      noted.position = position;
+      noted.number = 0;  // older than all that waits
+      notes->splice(notes->begin(), noted_list_, std::prev(noted_list_.end()));
+      slot.withheld = true;
+    }
+    slot.handed = handed;
+    slot.pending.erase(captured);
+  }
+  events_.Drop(event);
+  outstanding_.fetch_sub(1, std::memory_order_release);
 }
 
 }  // namespace kvcast::cuda

@@ -50,7 +50,9 @@ class StreamTable {
   // all that the calling thread has noted has been done or left, by whomever; and at once
   // when that is nothing and another thread is submitting. What is
   // for a stream that is being captured into a graph, or waits for such, is left for the
-  // next Submit: its fences are reached only after the capture has ended. So are records
+  // next Submit: its fences are reached only after the capture has ended. An event that
+  // went into a graph all the same, as the capture began meanwhile, is dropped when it is
+  // asked for, and its fence recorded anew by a later Submit. Left are also records
   // that the driver refuses: until one is taken the fence is outstanding, whatever has
   // run, and as a late record covers more, other work of the stream need not stay
   // behind. Work that the driver refuses time and again breaks the table (broken()), as
@@ -110,6 +112,8 @@ class StreamTable {
   void SetCopier(Copier copier) { copier_ = std::move(copier); }
   // Called when a record has been made on a stream: what was refused may be taken now.
   void SetRecorded(std::function<void(StreamHandle)> recorded) { recorded_ = std::move(recorded); }
+  // Called when a caller's stream is none any more: nothing will be recorded there.
+  void SetGone(std::function<void(StreamHandle)> gone) { lost_stream_ = std::move(gone); }
   // A slot for work of the device's own, on a stream that the first Submit with work
   // for it makes; 0 when all are in use.
   [[nodiscard]] uint32_t OpenOwn();
@@ -182,7 +186,9 @@ class StreamTable {
   [[nodiscard]] bool MayStay(const Noted& noted, const Error& error) const;
   void Break(const Error& error) noexcept;
   void PollLocked();
-  void PollSlot(Slot* slot);
+  void PollSlot(uint32_t index);
+  void DropCaptured(uint32_t index, EventHandle event, Notes* notes);
+  [[nodiscard]] bool IsCaptured(EventHandle event) const;
   void DestroyDoomed() noexcept;
 
   const DeviceContext& context_;
@@ -197,6 +203,7 @@ class StreamTable {
   std::vector<PageCopy> batch_;
   Copier copier_;
   std::function<void(StreamHandle)> recorded_;
+  std::function<void(StreamHandle)> lost_stream_;
   std::array<bool, kDeviceSlots> leaves_{};  // slots with something left
   std::array<Outcome, kDeviceSlots> blocked_{};
   uint64_t at_ = 0;                                // the number of the note that is being done

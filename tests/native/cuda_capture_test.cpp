@@ -11,7 +11,7 @@
 
 #include "kvcast/kvcast.h"
 #include "native/src/capture_marks.h"
-#include "tests/native/cuda_support.h"
+#include "tests/native/cuda_streams.h"
 #include "tests/native/owned_handle.h"
 
 namespace kvcast::cuda {
@@ -104,6 +104,94 @@ TEST_F(CudaCapture, ACallThatAskedBeforeDoesNotHideACaptureFromOneThatAskedAfter
   EXPECT_EQ(kvc_manager_destroy(manager.Take(), &error), KVC_OK);
   (void)fakecuda_context_pop();
   fakecuda_context_destroy(theirs);
+}
+
+// A capture that begins between our question and our record takes the record along.
+class CudaCaptureRace : public CudaStreams {
+ protected:
+  // A Submit, and when it is about to record on the stream a capture begins there.
+  uint32_t SubmitAndCapture(StreamHandle stream) {
+    fakecuda_stall("cuEventRecord", 1);
+    uint32_t left = 0;
+    std::thread submitter([&] { left = table_->Submit(); });
+    while (fakecuda_stalled() == 0) std::this_thread::yield();
+    fakecuda_stream_capture(stream, 1);
+    fakecuda_let_go();
+    submitter.join();
+    return left;
+  }
+};
+
+TEST_F(CudaCaptureRace, AFenceInAGraphIsRecordedAnew) {
+  Open();
+  const uint32_t a = table_->Open();
+  const uint32_t b = table_->Open();
+  const uint64_t fence = table_->Record(a);
+  (void)SubmitAndCapture(table_->handle(a));
+  table_->Poll();
+  EXPECT_EQ(events_->in_use(), 0u) << "that one will never be reached";
+  EXPECT_FALSE(table_->Reached(a, fence));
+  EXPECT_TRUE(table_->Withheld({a, fence}));
+  EXPECT_THROW(table_->Wait(b, {a, fence}), Error);
+  EXPECT_EQ(table_->Submit(), 1u) << "the capture goes on";
+  EXPECT_FALSE(table_->Reached(a, fence));
+  fakecuda_stream_capture(table_->handle(a), 0);
+  EXPECT_EQ(table_->Submit(), 0u);
+  EXPECT_TRUE(ReachedSoon(a, fence));
+  EXPECT_EQ(table_->broken(), nullptr);
+}
+
+TEST_F(CudaCaptureRace, ALaterRecordServesAFenceInAGraph) {
+  Open();
+  const uint32_t a = table_->Open();
+  const uint64_t fence = table_->Record(a);
+  // The capture is over when the next record is made, before anybody has asked.
+  table_->SetRecorded([&](StreamHandle stream) { fakecuda_stream_capture(stream, 0); });
+  table_->Note(a, [](StreamHandle) { return true; });
+  fakecuda_hold(1);
+  const uint64_t later = table_->Record(a);
+  EXPECT_EQ(SubmitAndCapture(table_->handle(a)), 0u);
+  table_->Poll();
+  fakecuda_clear_log();
+  EXPECT_EQ(table_->Submit(), 0u);
+  EXPECT_EQ(fakecuda_calls("cuEventRecord"), 0u) << "nothing is recorded anew";
+  EXPECT_FALSE(table_->Reached(a, fence));
+  fakecuda_hold(0);
+  EXPECT_TRUE(ReachedSoon(a, later));
+  EXPECT_TRUE(table_->Reached(a, fence));
+}
+
+// Whoever waits for such a fence is not drawn into the capture.
+TEST_F(CudaCaptureRace, NobodyJoinsACaptureByWaiting) {
+  for (const bool over : {false, true}) {
+    Open();
+    const uint32_t a = table_->Open();
+    const uint32_t b = table_->Open();
+    const uint64_t fence = table_->Record(a);
+    table_->Wait(b, {a, fence});
+    bool behind = false;
+    table_->Note(b, [&](StreamHandle) {
+      behind = true;
+      return true;
+    });
+    bool first = true;
+    table_->SetRecorded([&](StreamHandle stream) {
+      if (over && first) fakecuda_stream_capture(stream, 0);
+      first = false;
+    });
+    const uint32_t left = SubmitAndCapture(table_->handle(a));
+    EXPECT_EQ(table_->Capturing(~uint64_t{0}), over ? 0u : uint64_t{1} << a);
+    EXPECT_EQ(behind, over) << "with a record of its own when the capture is over";
+    EXPECT_EQ(left, over ? 1u : 3u) << "the record, the wait for it and the work behind it";
+    fakecuda_stream_capture(table_->handle(a), 0);
+    EXPECT_EQ(table_->Submit(), 0u);
+    EXPECT_TRUE(behind);
+    EXPECT_TRUE(ReachedSoon(a, fence));
+    EXPECT_EQ(table_->broken(), nullptr);
+    table_.reset();
+    events_.reset();
+    context_.reset();
+  }
 }
 
 }  // namespace

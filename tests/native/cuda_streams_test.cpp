@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The kvcast authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Streams and fences as the core sees them, the pinned ring, and staging.
+// Streams and fences as the core sees them, and staging.
 
 #include "tests/native/failing_allocator.h"  // first: it replaces operator new
 
@@ -12,51 +12,12 @@
 #include <set>
 #include <thread>
 
-#include "cuda/src/cuda_tables.h"
-#include "cuda/src/pinned_ring.h"
 #include "cuda/src/staging.h"
 #include "cuda/src/stream_table.h"
-#include "tests/native/cuda_support.h"
+#include "tests/native/cuda_streams.h"
 
 namespace kvcast::cuda {
 namespace {
-
-// Repeats a question until the answer is yes; a test that never gets there is
-// ended by the runner.
-template <typename Question>
-void Until(Question&& question) {
-  while (!question()) std::this_thread::yield();
-}
-
-class CudaStreams : public CudaTest {
- protected:
-  void Open() {
-    context_ = std::make_unique<DeviceContext>(OpenDriver(), 0);
-    events_ = std::make_unique<EventPool>(*context_);
-    table_ = std::make_unique<StreamTable>(*context_, *events_);
-  }
-  void TearDown() override {
-    fakecuda_hold(0);
-    table_.reset();
-    if (events_ != nullptr) {
-      EXPECT_EQ(events_->in_use(), 0u);
-    }
-    events_.reset();
-    context_.reset();
-    CudaTest::TearDown();
-  }
-  bool ReachedSoon(uint32_t slot, uint64_t position) {
-    Until([&] {
-      table_->Poll();
-      return table_->Reached(slot, position) || table_->broken() != nullptr;
-    });
-    return table_->Reached(slot, position);
-  }
-
-  std::unique_ptr<DeviceContext> context_;
-  std::unique_ptr<EventPool> events_;
-  std::unique_ptr<StreamTable> table_;
-};
 
 TEST_F(CudaStreams, AFenceIsReachedWhenTheWorkBeforeItHasRun) {
   Open();
@@ -495,7 +456,7 @@ TEST_F(CudaStreams, AnEventThatCannotBeAskedKeepsNobodyElse) {
   EXPECT_EQ(table_->Submit(), 0u);
   fakecuda_hold(0);
   fakecuda_settle();
-  fakecuda_inject("cuEventQuery", 1, kErrorCapturedEvent);
+  fakecuda_inject("cuEventQuery", 1, kErrorStreamCaptureUnsupported);
   table_->Poll();
   EXPECT_FALSE(table_->Reached(first, one));
   EXPECT_TRUE(table_->Reached(second, two));
@@ -531,6 +492,114 @@ TEST_F(CudaStreams, AWaitThatIsNotThereBreaksTheTable) {
     events_.reset();
     context_.reset();
   }
+}
+
+// What is left of a Submit is older than what is noted while it runs.
+TEST_F(CudaStreams, WhatIsLeftComesBeforeWhatIsNotedMeanwhile) {
+  Open();
+  const uint32_t steps = table_->OpenSteps();
+  const uint32_t own = table_->OpenOwn();
+  const uint32_t other = table_->Open();
+  std::vector<PageId> copied;
+  table_->SetCopier([&](StreamHandle, const std::vector<PageCopy>& copies) {
+    for (const PageCopy& copy : copies) copied.push_back(copy.from);
+  });
+  table_->BeginStep(steps, 1);
+  FenceList after;
+  after.Add({steps, table_->Record(steps)});
+  table_->ReserveCopies(2);
+  table_->NoteCopy(own, {0, 1, 0}, after);
+  table_->Note(other, [&](StreamHandle) {
+    table_->NoteCopy(own, {2, 3, 0}, {});
+    return true;
+  });
+  EXPECT_EQ(table_->Submit(), 2u) << "the wait for the step and the copy behind it";
+  table_->EndStep(steps, 1);
+  EXPECT_EQ(table_->Submit(), 0u);
+  EXPECT_EQ(copied, (std::vector<PageId>{0, 2}));
+}
+
+// A record that was refused is tried once more when somebody has to wait for it.
+TEST_F(CudaStreams, ARefusedRecordIsMadeForWhoeverWaits) {
+  Open();
+  const uint32_t first = table_->Open();
+  const uint32_t second = table_->Open();
+  std::vector<StreamHandle> recorded;
+  table_->SetRecorded([&](StreamHandle stream) { recorded.push_back(stream); });
+  fakecuda_hold(1);
+  const uint64_t position = table_->Record(first);
+  table_->Wait(second, {first, position});
+  bool behind = false;
+  table_->Note(second, [&](StreamHandle) {
+    behind = true;
+    return true;
+  });
+  fakecuda_inject_many("cuEventRecord", 1, 3, kErrorOutOfMemory);
+  fakecuda_clear_log();
+  EXPECT_EQ(table_->Submit(), 1u) << "the record itself, which covers more when it is made";
+  EXPECT_EQ(table_->broken(), nullptr);
+  EXPECT_EQ(fakecuda_calls("cuStreamWaitEvent"), 1u);
+  EXPECT_TRUE(behind);
+  // Whoever has something owed of the stream is told of each record, and of no other.
+  EXPECT_EQ(recorded, (std::vector<StreamHandle>{table_->handle(first)}));
+  EXPECT_EQ(table_->Submit(), 0u);
+  EXPECT_EQ(recorded.size(), 2u);
+  fakecuda_hold(0);
+  EXPECT_TRUE(ReachedSoon(first, position));
+}
+
+TEST_F(CudaStreams, RoomForCopiesIsRoomForAllTheirFences) {
+  Open();
+  const uint32_t own = table_->OpenOwn();
+  table_->SetCopier([](StreamHandle, const std::vector<PageCopy>&) {});
+  fakecuda_hold(1);
+  FenceList after;
+  for (uint32_t slot = table_->Open(); slot != 0; slot = table_->Open()) {
+    after.Add({slot, table_->Record(slot)});
+  }
+  EXPECT_EQ(table_->Submit(), 0u);
+  constexpr uint32_t kCopies = 5;
+  table_->ReserveCopies(kCopies);
+  allocations = 0;
+  counting = true;
+  for (uint32_t i = 0; i < kCopies; ++i) {
+    table_->NoteCopy(own, {2 * i, 2 * i + 1, 0}, after);
+    (void)table_->Record(own);
+  }
+  counting = false;
+  EXPECT_EQ(allocations, 0u);
+  EXPECT_EQ(table_->Submit(), 0u);
+}
+
+// Nothing is promised for a stream of the caller's that is none any more.
+TEST_F(CudaStreams, NobodyIsToldThatAStreamWaitsThatIsNoneAnyMore) {
+  void* const theirs = fakecuda_context_create(0);
+  void* const stream = fakecuda_stream_create(theirs, 0);
+  {
+    const DeviceContext context(OpenDriver(), static_cast<ContextHandle>(theirs));
+    EventPool events(context);
+    StreamTable table(context, events);
+    std::vector<StreamHandle> gone;
+    table.SetGone([&](StreamHandle which) { gone.push_back(which); });
+    const uint32_t slot = table.Adopt(static_cast<StreamHandle>(stream));
+    const uint32_t other = table.Open();
+    fakecuda_hold(1);
+    const Fence fence{other, table.Record(other)};
+    EXPECT_EQ(table.Submit(), 0u);
+    fakecuda_stream_destroy(stream);
+    table.Wait(slot, fence);
+    EXPECT_EQ(table.Submit(), 1u);
+    EXPECT_EQ(gone, (std::vector<StreamHandle>{static_cast<StreamHandle>(stream)}));
+    try {
+      table.Wait(slot, fence);
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), KVC_NOT_NOW);
+    }
+    EXPECT_EQ(table.broken(), nullptr);
+    fakecuda_hold(0);
+  }
+  fakecuda_context_destroy(theirs);
 }
 
 TEST_F(CudaStreams, ABatchOfCopiesEndsWhereOneWaits) {
@@ -572,112 +641,6 @@ TEST_F(CudaStreams, HandlesThatStandForAThreadsStreamAreRefused) {
       EXPECT_NE(std::string(error.what()).find("created"), std::string::npos) << error.what();
     }
   }
-}
-
-// For every n the n-th allocation of an upload fails: its staging comes back.
-TEST_F(CudaStreams, AnUploadWithoutHostMemoryKeepsNoStaging) {
-  Open();
-  const KernelImage kernels(*context_);
-  {
-    CudaTables tables(*context_, *events_, kernels, *table_);
-    const uint32_t slot = table_->Open();
-    uint64_t address = 0;
-    const uint64_t id = tables.Open(2, 8, -1, 64, &address);
-    const std::vector<int32_t> row(8, 1);
-    const TableRows rows{0, 1, 8, row.data()};
-    int failed = 0;
-    for (uint64_t n = 0;; ++n) {
-      ASSERT_LT(n, 50u);
-      bool bad = false;
-      allocations = 0;
-      fail_at = n;
-      counting = true;
-      try {
-        tables.Write(slot, id, rows);
-      } catch (const std::bad_alloc&) {
-        bad = true;
-      }
-      counting = false;
-      (void)table_->Submit();
-      fakecuda_settle();
-      tables.Poll();
-      failed += bad ? 1 : 0;
-      if (allocations <= n) break;
-    }
-    fail_at = UINT64_MAX;
-    EXPECT_GT(failed, 1);
-    for (int i = 0; i < 60; ++i) {
-      EXPECT_NO_THROW(tables.Write(slot, id, rows)) << i;
-      (void)table_->Submit();
-      fakecuda_settle();
-      tables.Poll();
-    }
-    EXPECT_NO_THROW(tables.Close(id));
-  }
-}
-
-TEST_F(CudaStreams, TheRingKeepsWhatNoEventStandsBehind) {
-  Open();
-  PinnedRing ring(*context_, *events_, 256);
-  const ContextScope scope(*context_);
-  StreamHandle stream = nullptr;
-  KVCAST_CUDA(context_->api(), stream_create, &stream, kStreamNonBlocking);
-  const PinnedRing::Space space = ring.Take(256);
-  ASSERT_NE(space.host, nullptr);
-  fakecuda_inject_many("cuEventRecord", 1, UINT64_MAX, kErrorOutOfMemory);
-  EXPECT_FALSE(ring.ReleaseAfter(space, stream));
-  EXPECT_FALSE(ring.Settle(stream));
-  ring.Poll();
-  EXPECT_EQ(ring.Take(16).host, nullptr) << "its work may not have run";
-  fakecuda_inject(nullptr, 0, 0);
-  EXPECT_TRUE(ring.Settle(stream));
-  KVCAST_CUDA(context_->api(), stream_synchronize, stream);
-  EXPECT_NE(ring.Take(256).host, nullptr);
-  KVCAST_CUDA(context_->api(), stream_destroy, stream);
-}
-
-TEST_F(CudaStreams, TheRingNeverGivesOutWhatIsInUse) {
-  Open();
-  PinnedRing ring(*context_, *events_, 4096);
-  const ContextScope scope(*context_);
-  const DriverApi& api = context_->api();
-  StreamHandle stream = nullptr;
-  KVCAST_CUDA(api, stream_create, &stream, kStreamNonBlocking);
-  DevicePtr memory = 0;
-  KVCAST_CUDA(api, memory_alloc, &memory, size_t{4096});
-  std::mt19937_64 random(TestSeed());
-  int full = 0;
-  std::vector<std::vector<uint8_t>> expected;
-  for (int round = 0; round < 400; ++round) {
-    const uint64_t bytes = 1 + random() % 1500;
-    const PinnedRing::Space space = ring.Take(bytes);
-    if (space.host == nullptr) {
-      ++full;
-      KVCAST_CUDA(api, stream_synchronize, stream);
-      continue;
-    }
-    EXPECT_EQ(reinterpret_cast<uint64_t>(space.host) % 16, 0u);
-    // Bytes that are overwritten before the copy has read them would show.
-    std::vector<uint8_t> bytes_in(bytes, static_cast<uint8_t>(round));
-    std::copy(bytes_in.begin(), bytes_in.end(), static_cast<uint8_t*>(space.host));
-    if (round % 7 == 0) {
-      ring.Release(space);
-      continue;
-    }
-    KVCAST_CUDA(api, copy_to_device, memory, space.host, bytes, stream);
-    ring.ReleaseAfter(space, stream);
-    if (round % 5 == 0) {
-      std::vector<uint8_t> out(bytes);
-      KVCAST_CUDA(api, copy_to_host, out.data(), memory, bytes, stream);
-      ASSERT_EQ(out, bytes_in) << "round " << round;
-    }
-    EXPECT_LE(ring.in_flight(), ring.size());
-  }
-  EXPECT_GT(full, 10);
-  EXPECT_EQ(ring.Take(4097).host, nullptr) << "more than it has";
-  KVCAST_CUDA(api, stream_synchronize, stream);
-  KVCAST_CUDA(api, stream_destroy, stream);
-  KVCAST_CUDA(api, memory_free, memory);
 }
 
 TEST_F(CudaStreams, StagingMovesUnpinnedMemoryInBoundedPieces) {
