@@ -18,3 +18,4 @@
 #include "cuda/src/pool_worker.cpp"
 #include "cuda/src/staging.cpp"
 #include "cuda/src/stream_table.cpp"
+#include "cuda/src/submission.cpp"

@@ -168,6 +168,17 @@ class StreamTable {
     Work work;
   };
 
+  // What a thread has noted last: a call of the ABI notes and submits on one thread, one
+  // after the other.
+  struct OwnNote {
+    const StreamTable* table = nullptr;
+    uint64_t number = 0;
+    uint64_t promised = 0;  // the newest that is no record
+    uint64_t handed = 0;    // of those, what the last Submit was for
+  };
+  [[nodiscard]] static OwnNote& Own();
+  // Whether what has failed may well succeed another time.
+  [[nodiscard]] static bool Passing(const Error& error);
   [[nodiscard]] uint32_t Take(StreamHandle stream, bool ours, bool steps = false);
   [[nodiscard]] bool BeingCaptured(StreamHandle stream) const;
   [[nodiscard]] bool WithheldLocked(const Fence& fence) const;
