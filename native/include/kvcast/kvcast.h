@@ -1264,9 +1264,9 @@ KVC_API kvc_status kvc_device_stream_create(kvc_manager* manager, uint64_t* out,
                                             kvc_error* error) KVC_NOEXCEPT;
 KVC_API kvc_status kvc_device_stream_destroy(kvc_manager* manager, uint64_t device_stream,
                                              kvc_error* error) KVC_NOEXCEPT;
-/* done[i] = 1 if fences[i] has been reached, else 0. A GPU is asked for it, and tried again
- * is what its driver has refused before; with count 0 that is all: so whoever
- * waits for pages without other calls to make (for quarantined_pages to go, say) calls this. */
+/* done[i] = 1 if fences[i] has been reached, else 0. A GPU is asked, and what its driver has
+ * refused before is tried again; with count 0 that is all. Whoever waits for pages (for
+ * quarantined_pages to go, say) and has no other call to make calls this. */
 KVC_API kvc_status kvc_device_fences_query(kvc_manager* manager, uint32_t count,
                                            const kvc_fence* fences, uint8_t* done,
                                            kvc_error* error) KVC_NOEXCEPT;
@@ -1339,13 +1339,13 @@ KVC_API kvc_status kvc_device_memory_get(kvc_manager* manager, kvc_device_memory
  * Calls that only keep the books or tell make no driver call, whatever is outstanding:
  * probe, residency, resume, stop, retain, expire, pins, holds that begin, drop_scopes,
  * reset, waiters, statistics and what else reads the manager, tables in the caller's
- * memory, kvc_step_begin, kvc_page_layout_set, kvc_cuda_stream_get. So they know of the
- * fences that have been reached when another call last asked the driver; all others
- * ask, kvc_device_fences_query, also of no fences, does nothing else. None of these
- * driver calls waits. After a fork the child cannot
- * use what the parent has opened: KVC_NO_DEVICE. After an error of the device itself
- * (a kernel that faulted) every call that
- * is not for giving back or telling is KVC_DEVICE_ERROR.
+ * memory, kvc_step_begin, kvc_page_layout_set, kvc_cuda_stream_get. What they know of
+ * fences is as old as the last of the other calls, all of which ask the driver;
+ * kvc_device_fences_query does nothing else. Asking never waits.
+ *
+ * After a fork the child cannot use what the parent has opened: KVC_NO_DEVICE. After an
+ * error of the device itself (a kernel that faulted) every call that is not for giving back
+ * or telling is KVC_DEVICE_ERROR.
  *
  * A call that has promised the device's work (a copy, a wait, an upload) which the driver
  * then refuses, time and again, is KVC_DEVICE_ERROR itself: launch nothing behind it. As
