@@ -161,6 +161,26 @@ TEST_F(CudaCaptureRace, ALaterRecordServesAFenceInAGraph) {
   EXPECT_TRUE(table_->Reached(a, fence));
 }
 
+// Somebody has been told to wait for it before it is found: the new record comes first.
+TEST_F(CudaCaptureRace, ARecordMadeAnewComesBeforeWhoeverWaits) {
+  Open();
+  const uint32_t a = table_->Open();
+  const uint32_t b = table_->Open();
+  const uint64_t fence = table_->Record(a);
+  fakecuda_inject_many("cuEventQuery", 1, 3, kErrorOutOfMemory);  // nobody finds it at once
+  EXPECT_EQ(SubmitAndCapture(table_->handle(a)), 0u);
+  ASSERT_EQ(fakecuda_injected(), 1);
+  table_->Wait(b, {a, fence});
+  table_->Poll();
+  EXPECT_TRUE(table_->Withheld({a, fence}));
+  fakecuda_stream_capture(table_->handle(a), 0);
+  fakecuda_clear_log();
+  EXPECT_EQ(table_->Submit(), 0u);
+  EXPECT_EQ(fakecuda_calls("cuStreamWaitEvent"), 1u);
+  EXPECT_TRUE(ReachedSoon(a, fence));
+  EXPECT_EQ(table_->broken(), nullptr);
+}
+
 // Whoever waits for such a fence is not drawn into the capture.
 TEST_F(CudaCaptureRace, NobodyJoinsACaptureByWaiting) {
   for (const bool over : {false, true}) {

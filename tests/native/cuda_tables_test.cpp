@@ -269,33 +269,45 @@ TEST_F(CudaTable, AStreamThatIsNoneAnyMoreTakesItsStagingAlong) {
   EXPECT_EQ(kvc_device_table_destroy(manager, next, &error), KVC_OK);
   ASSERT_EQ(kvc_device_table_create(manager, 2, 8, -1, 16, &next, &elsewhere, &error), KVC_OK);
   EXPECT_NE(elsewhere, address);
+  // Not even when the driver has no other: what is free goes, and that stays.
+  EXPECT_EQ(kvc_device_table_destroy(manager, next, &error), KVC_OK);
+  const uint64_t allocations_before = fakecuda_live_objects().allocations;
+  fakecuda_inject("cuMemAlloc", 1, kErrorOutOfMemory);
+  ASSERT_EQ(kvc_device_table_create(manager, 64, 64, -1, 16, &next, &elsewhere, &error), KVC_OK);
+  EXPECT_EQ(fakecuda_injected(), 1);
+  EXPECT_EQ(fakecuda_live_objects().allocations, allocations_before) << "one for the free one";
   EXPECT_EQ(kvc_manager_destroy(manager.Take(), &error), KVC_OK);
   (void)fakecuda_context_pop();
   fakecuda_context_destroy(theirs);
 }
 
-// The same while the upload has not run: the manager goes after it.
-TEST_F(CudaTable, AManagerGoesAfterAnUploadThatNobodyCanWaitFor) {
+// What is owed when everything goes may still have to run: only then is the device waited for.
+TEST_F(CudaTable, WhatNobodyCanWaitForHasRunBeforeItsMemoryGoes) {
   void* const theirs = fakecuda_context_create(0);
   void* const callers = fakecuda_stream_create(theirs, 0);
-  {
-    const DeviceContext context(OpenDriver(), static_cast<ContextHandle>(theirs));
-    EventPool events(context);
-    const KernelImage kernels(context);
-    StreamTable streams(context, events);
-    CudaTables tables(context, events, kernels, streams);
-    const uint32_t slot = streams.Adopt(static_cast<StreamHandle>(callers));
-    uint64_t address = 0;
-    const uint64_t id = tables.Open(2, 8, -1, 64, &address);
-    const kvc_table_delta delta{0, 0, 1};
-    fakecuda_gate(callers);
-    fakecuda_inject_many("cuEventRecord", 1, UINT64_MAX, kErrorOutOfMemory);
-    tables.Update(slot, id, 1, &delta);
-    EXPECT_EQ(streams.Submit(), 1u);
-    fakecuda_inject(nullptr, 0, 0);
-    fakecuda_open_gate(callers);
+  for (const bool owed : {false, true}) {
+    {
+      const DeviceContext context(OpenDriver(), static_cast<ContextHandle>(theirs));
+      EventPool events(context);
+      const KernelImage kernels(context);
+      StreamTable streams(context, events);
+      CudaTables tables(context, events, kernels, streams);
+      const uint32_t slot = streams.Adopt(static_cast<StreamHandle>(callers));
+      uint64_t address = 0;
+      const uint64_t id = tables.Open(2, 8, -1, 64, &address);
+      const kvc_table_delta delta{0, 0, 1};
+      fakecuda_gate(callers);
+      if (owed) fakecuda_inject_many("cuEventRecord", 1, UINT64_MAX, kErrorOutOfMemory);
+      tables.Update(slot, id, 1, &delta);
+      EXPECT_EQ(streams.Submit(), owed ? 1u : 0u);
+      fakecuda_inject(nullptr, 0, 0);
+      fakecuda_open_gate(callers);
+      if (!owed) fakecuda_settle();
+      fakecuda_clear_log();
+    }
+    EXPECT_EQ(fakecuda_calls("cuCtxSynchronize"), owed ? 1u : 0u);
+    EXPECT_EQ(fakecuda_violations(), 0u) << fakecuda_first_violation();
   }
-  EXPECT_EQ(fakecuda_violations(), 0u) << fakecuda_first_violation();
   fakecuda_context_destroy(theirs);
 }
 
