@@ -68,11 +68,11 @@ class CudaDevice final : public Device {
     return tables_.Open(rows, columns, absent, staging, address);
   }
   void CloseTable(uint64_t table) override { tables_.Close(table); }
-  void UpdateTable(uint32_t slot, uint64_t table, uint32_t count,
+  void UpdateTable(const SlotNow& slot, uint64_t table, uint32_t count,
                    const kvc_table_delta* deltas) override {
     tables_.Update(slot, table, count, deltas);
   }
-  void WriteTable(uint32_t slot, uint64_t table, const TableRows& rows) override {
+  void WriteTable(const SlotNow& slot, uint64_t table, const TableRows& rows) override {
     tables_.Write(slot, table, rows);
   }
 

@@ -27,6 +27,27 @@ constexpr uint64_t SizeClass(uint64_t bytes) {
   return (bytes + unit - 1) / unit * unit;
 }
 
+template <typename Triple>
+bool Before(const Triple& a, const Triple& b) {
+  return a.row != b.row ? a.row < b.row : a.column < b.column;
+}
+
+// The kernel writes in any order: of triples for one cell only the last one stays. Those in
+// ascending order, as kvc_tables_delta tells them, are all different: nothing is to be done.
+// `given` are the same in memory that is not read by the device. Returns how many stay.
+uint32_t KeepLast(kernels::TableEntry* entries, const kvc_table_delta* given, uint32_t count) {
+  uint32_t ascending = 1;
+  while (ascending < count && Before(given[ascending - 1], given[ascending])) ++ascending;
+  if (ascending == count) return count;
+  std::stable_sort(entries, entries + count,
+                   [](const auto& a, const auto& b) { return Before(a, b); });
+  uint32_t kept = 0;
+  for (uint32_t i = 1; i < count; ++i) {
+    entries[Before(entries[kept], entries[i]) ? ++kept : kept] = entries[i];
+  }
+  return kept + 1;
+}
+
 constexpr uint64_t kTriple = sizeof(kvc_table_delta) / sizeof(int32_t);
 
 }  // namespace cuda_tables
@@ -218,13 +239,8 @@ void CudaTables::Abandon(StreamHandle stream) noexcept {
   ForEach([&](PinnedRing& ring) { ring.Abandon(stream); });
 }
 
-std::shared_ptr<CudaTables::Staged> CudaTables::Stage(std::shared_ptr<Table> table, uint32_t slot,
+std::shared_ptr<CudaTables::Staged> CudaTables::Stage(std::shared_ptr<Table> table,
                                                       uint64_t entries) {
-  if (slot == 0) {
-    throw Error(KVC_INVALID_ARGUMENT,
-                "an upload to a CUDA device needs a device stream: the host has no order with its "
-                "kernels");
-  }
   const uint64_t bytes = entries * sizeof(int32_t);
   if (bytes > table->memory.ring->size()) {
     throw Error(KVC_NEVER_FITS, "the upload takes " + std::to_string(entries) +
@@ -232,7 +248,7 @@ std::shared_ptr<CudaTables::Staged> CudaTables::Stage(std::shared_ptr<Table> tab
                                     std::to_string(table->memory.ring->size() / sizeof(int32_t)) +
                                     "; split it");
   }
-  // Under the core's lock: Poll, at the beginning of the call, has asked the driver.
+  // Poll, at the beginning of the call, has asked the driver.
   auto staged = std::make_shared<Staged>(std::move(table));
   staged->space = staged->table->memory.ring->TryTake(bytes);
   staged_.store(true);
@@ -242,39 +258,30 @@ std::shared_ptr<CudaTables::Staged> CudaTables::Stage(std::shared_ptr<Table> tab
   return staged;
 }
 
-void CudaTables::Update(uint32_t slot, uint64_t id, uint32_t count, const kvc_table_delta* deltas) {
+void CudaTables::Update(const SlotNow& slot, uint64_t id, uint32_t count,
+                        const kvc_table_delta* deltas) {
   const std::shared_ptr<Table> table = Find(id);
   for (uint32_t i = 0; i < count; ++i) {
     if (deltas[i].row >= table->rows || deltas[i].column >= table->columns) {
       throw Error(KVC_INVALID_ARGUMENT, "deltas[" + std::to_string(i) + "] is outside the table");
     }
   }
-  if (count == 0) return;
-  std::shared_ptr<Staged> upload = Stage(table, slot, count * cuda_tables::kTriple);
-  // The kernel writes in any order: of two triples for one cell the later one counts.
+  if (count == 0) return void(slot());
+  std::shared_ptr<Staged> upload = Stage(table, count * cuda_tables::kTriple);
   auto* entries = static_cast<kernels::TableEntry*>(upload->space.host);
   std::memcpy(entries, deltas, count * sizeof *deltas);
-  std::stable_sort(entries, entries + count, [](const auto& a, const auto& b) {
-    return a.row != b.row ? a.row < b.row : a.column < b.column;
-  });
-  uint32_t kept = 0;
-  for (uint32_t i = 1; i < count; ++i) {
-    const bool same =
-        entries[i].row == entries[kept].row && entries[i].column == entries[kept].column;
-    entries[same ? kept : ++kept] = entries[i];
-  }
   kernels::UpdateTableArgs args{};
   args.table = table->memory.address;
   args.row_stride = table->columns;
   args.entries = upload->space.device;
   args.rows = table->rows;
   args.columns = table->columns;
-  args.count = kept + 1;
+  args.count = cuda_tables::KeepLast(entries, deltas, count);
   NoteUpload(slot, std::move(upload),
              [this, args](StreamHandle stream) { kernels_.UpdateTable(stream, args); });
 }
 
-void CudaTables::Write(uint32_t slot, uint64_t id, const TableRows& rows) {
+void CudaTables::Write(const SlotNow& slot, uint64_t id, const TableRows& rows) {
   const std::shared_ptr<Table> table = Find(id);
   if (rows.first > table->rows || rows.count > table->rows - rows.first) {
     throw Error(KVC_INVALID_ARGUMENT, "the rows are outside the table");
@@ -282,9 +289,9 @@ void CudaTables::Write(uint32_t slot, uint64_t id, const TableRows& rows) {
   if (rows.stride < table->columns) {
     throw Error(KVC_INVALID_ARGUMENT, "row_stride is less than the table's columns");
   }
-  if (rows.count == 0) return;
+  if (rows.count == 0) return void(slot());
   const uint64_t columns = table->columns;
-  std::shared_ptr<Staged> upload = Stage(table, slot, rows.count * columns);
+  std::shared_ptr<Staged> upload = Stage(table, rows.count * columns);
   const void* const from = upload->space.host;
   auto* staged = static_cast<int32_t*>(upload->space.host);
   for (uint32_t i = 0; i < rows.count; ++i) {
@@ -300,9 +307,15 @@ void CudaTables::Write(uint32_t slot, uint64_t id, const TableRows& rows) {
 // The upload is queued once. What the driver refuses after that is only when its staging
 // is free again, which may be found out later.
 template <typename Queue>
-void CudaTables::NoteUpload(uint32_t slot, std::shared_ptr<Staged> staged, Queue&& queue) {
+void CudaTables::NoteUpload(const SlotNow& slot, std::shared_ptr<Staged> staged, Queue&& queue) {
+  const uint32_t on = slot();
+  if (on == 0) {
+    throw Error(KVC_INVALID_ARGUMENT,
+                "an upload to a CUDA device needs a device stream: the host has no order with its "
+                "kernels");
+  }
   streams_.Note(
-      slot, [staged = std::move(staged), queue = std::forward<Queue>(queue)](StreamHandle stream) {
+      on, [staged = std::move(staged), queue = std::forward<Queue>(queue)](StreamHandle stream) {
         PinnedRing& ring = *staged->table->memory.ring;
         if (staged->queued) return ring.Settle(stream);
         queue(stream);

@@ -41,8 +41,10 @@ class CudaTables {
                 uint64_t* address);
   // Makes no call of the driver that waits. KVC_BUSY while uploads have not been executed.
   void Close(uint64_t id);
-  void Update(uint32_t slot, uint64_t id, uint32_t count, const kvc_table_delta* deltas);
-  void Write(uint32_t slot, uint64_t id, const TableRows& rows);
+  // The slot is asked for when all has been staged.
+  using SlotNow = Device::SlotNow;
+  void Update(const SlotNow& slot, uint64_t id, uint32_t count, const kvc_table_delta* deltas);
+  void Write(const SlotNow& slot, uint64_t id, const TableRows& rows);
 
  private:
   struct Memory {
@@ -63,9 +65,8 @@ class CudaTables {
   template <typename Visit>
   void ForEach(Visit&& visit);  // the ring of each open table
   template <typename Queue>
-  void NoteUpload(uint32_t slot, std::shared_ptr<Staged> staged, Queue&& queue);
-  [[nodiscard]] std::shared_ptr<Staged> Stage(std::shared_ptr<Table> table, uint32_t slot,
-                                              uint64_t entries);
+  void NoteUpload(const SlotNow& slot, std::shared_ptr<Staged> staged, Queue&& queue);
+  [[nodiscard]] std::shared_ptr<Staged> Stage(std::shared_ptr<Table> table, uint64_t entries);
   [[nodiscard]] Memory TakeMemory(uint64_t bytes, uint64_t staging);
   [[nodiscard]] Memory Allocate(uint64_t bytes, uint64_t staging);
   void Keep(Memory memory) noexcept;

@@ -6,6 +6,7 @@
 #define KVCAST_NATIVE_SRC_DEVICE_H_
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "kvcast/kvcast.h"
@@ -133,9 +134,13 @@ class Device {
   [[nodiscard]] virtual uint64_t OpenTable(uint32_t rows, uint32_t columns, int32_t absent,
                                            uint32_t staging, uint64_t* address) = 0;
   virtual void CloseTable(uint64_t table) = 0;
-  virtual void UpdateTable(uint32_t slot, uint64_t table, uint32_t count,
+  // Not under the manager's lock: whoever has many entries to copy or to sort does so
+  // before it asks for the slot, which takes the lock, shared, for the rest of the call.
+  // It throws Error.
+  using SlotNow = std::function<uint32_t()>;
+  virtual void UpdateTable(const SlotNow& slot, uint64_t table, uint32_t count,
                            const kvc_table_delta* deltas) = 0;
-  virtual void WriteTable(uint32_t slot, uint64_t table, const TableRows& rows) = 0;
+  virtual void WriteTable(const SlotNow& slot, uint64_t table, const TableRows& rows) = 0;
 
   // A page went back to the pool, all its fences reached: it is poisoned.
   virtual void EnterPool(PageId page) = 0;

@@ -3,6 +3,7 @@
 
 // The manager's hand in tables that live on the device: streams are looked up
 // under the shared lock, so that none is closed while an upload is queued on it.
+#include <functional>
 #include <mutex>
 #include <shared_mutex>
 
@@ -19,19 +20,33 @@ uint64_t Manager::OpenDeviceTable(uint32_t rows, uint32_t columns, int32_t absen
 
 void Manager::CloseDeviceTable(uint64_t table) { device_.CloseTable(table); }
 
+// The stream of an upload, looked up when it is noted.
+class Manager::UploadSlot {
+ public:
+  UploadSlot(Manager* manager, uint64_t device_stream)
+      : manager_(*manager), stream_(device_stream), lock_(manager->mutex_, std::defer_lock) {}
+  uint32_t operator()() {
+    lock_.lock();
+    const uint32_t slot = manager_.QueueOf(stream_);
+    if (!manager_.TakesWork(slot)) throw Error(KVC_BAD_STATE, sequences::kCaptured);
+    return slot;
+  }
+
+ private:
+  const Manager& manager_;
+  uint64_t stream_;
+  std::shared_lock<WriterFirstMutex> lock_;
+};
+
 void Manager::UpdateDeviceTable(uint64_t table, uint64_t device_stream, uint32_t count,
                                 const kvc_table_delta* deltas) {
-  std::shared_lock<WriterFirstMutex> lock(mutex_);
-  const uint32_t slot = QueueOf(device_stream);
-  if (!TakesWork(slot)) throw Error(KVC_BAD_STATE, sequences::kCaptured);
-  device_.UpdateTable(slot, table, count, deltas);
+  UploadSlot slot(this, device_stream);
+  device_.UpdateTable(std::ref(slot), table, count, deltas);
 }
 
 void Manager::WriteDeviceTable(uint64_t table, uint64_t device_stream, const TableRows& rows) {
-  std::shared_lock<WriterFirstMutex> lock(mutex_);
-  const uint32_t slot = QueueOf(device_stream);
-  if (!TakesWork(slot)) throw Error(KVC_BAD_STATE, sequences::kCaptured);
-  device_.WriteTable(slot, table, rows);
+  UploadSlot slot(this, device_stream);
+  device_.WriteTable(std::ref(slot), table, rows);
 }
 
 void Manager::ReadDeviceTable(uint64_t table, uint32_t row, uint32_t column, uint32_t count,

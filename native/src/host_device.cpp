@@ -299,13 +299,13 @@ void HostDevice::Upload(uint32_t slot, uint64_t table, Stage&& stage) {
   op.upload = upload;
 }
 
-void HostDevice::UpdateTable(uint32_t slot, uint64_t table, uint32_t count,
+void HostDevice::UpdateTable(const SlotNow& slot, uint64_t table, uint32_t count,
                              const kvc_table_delta* deltas) {
-  Upload(slot, table, [&] { return tables_.Stage(table, count, deltas); });
+  Upload(slot(), table, [&] { return tables_.Stage(table, count, deltas); });
 }
 
-void HostDevice::WriteTable(uint32_t slot, uint64_t table, const TableRows& rows) {
-  Upload(slot, table, [&] { return tables_.Stage(table, rows); });
+void HostDevice::WriteTable(const SlotNow& slot, uint64_t table, const TableRows& rows) {
+  Upload(slot(), table, [&] { return tables_.Stage(table, rows); });
 }
 
 void HostDevice::EnqueueCall(uint32_t slot, PageId page, Call call, void* context) {

@@ -61,9 +61,9 @@ class HostDevice final : public Device {
   uint64_t OpenTable(uint32_t rows, uint32_t columns, int32_t absent, uint32_t staging,
                      uint64_t* address) override;
   void CloseTable(uint64_t table) override;
-  void UpdateTable(uint32_t slot, uint64_t table, uint32_t count,
+  void UpdateTable(const SlotNow& slot, uint64_t table, uint32_t count,
                    const kvc_table_delta* deltas) override;
-  void WriteTable(uint32_t slot, uint64_t table, const TableRows& rows) override;
+  void WriteTable(const SlotNow& slot, uint64_t table, const TableRows& rows) override;
   void EnterPool(PageId page) override;
   bool Intact(PageId page) override;
   bool poisons() const override { return poison_; }

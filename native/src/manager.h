@@ -344,6 +344,7 @@ class Manager final : public SinkHost {
 
   // grow.cpp
   struct GrowPlan;
+  class UploadSlot;
   bool PlanPages(const Sequence& seq, GrowPlan* plan);
   kvc_status GrowOne(const kvc_grow_item& item, kvc_grow_result* result, EvictedList* told,
                      Turn* turn, kvc_error* error);

@@ -21,6 +21,10 @@ namespace {
 
 using CudaTable = CudaStreams;
 
+CudaTables::SlotNow On(uint32_t slot) {
+  return [slot] { return slot; };
+}
+
 // For every n the n-th allocation of an upload fails: its staging comes back.
 TEST_F(CudaTable, AnUploadWithoutHostMemoryKeepsNoStaging) {
   Open();
@@ -40,7 +44,7 @@ TEST_F(CudaTable, AnUploadWithoutHostMemoryKeepsNoStaging) {
       fail_at = n;
       counting = true;
       try {
-        tables.Write(slot, id, rows);
+        tables.Write(On(slot), id, rows);
       } catch (const std::bad_alloc&) {
         bad = true;
       }
@@ -54,10 +58,75 @@ TEST_F(CudaTable, AnUploadWithoutHostMemoryKeepsNoStaging) {
     fail_at = UINT64_MAX;
     EXPECT_GT(failed, 1);
     for (int i = 0; i < 60; ++i) {
-      EXPECT_NO_THROW(tables.Write(slot, id, rows)) << i;
+      EXPECT_NO_THROW(tables.Write(On(slot), id, rows)) << i;
       (void)table_->Submit();
       fakecuda_settle();
       tables.Poll();
+    }
+    EXPECT_NO_THROW(tables.Close(id));
+  }
+}
+
+// The manager's lock, which the stream is looked up under, is not held while entries are
+// copied and sorted.
+TEST_F(CudaTable, AnUploadIsStagedBeforeItsStreamIsAskedFor) {
+  Open();
+  const KernelImage kernels(*context_);
+  {
+    CudaTables tables(*context_, *events_, kernels, *table_);
+    const uint32_t slot = table_->Open();
+    uint64_t address = 0;
+    constexpr uint32_t kRows = 8;
+    constexpr uint32_t kColumns = 16;
+    constexpr uint32_t kEntries = kRows * kColumns;
+    const uint64_t id = tables.Open(kRows, kColumns, -1, 3 * kEntries, &address);
+    std::vector<kvc_table_delta> deltas(kEntries);
+    std::vector<int32_t> rows(kEntries);
+    const auto fill = [&](bool ascending, int32_t first) {
+      for (uint32_t i = 0; i < kEntries; ++i) {
+        const uint32_t at = ascending ? i : kEntries - 1 - i;
+        deltas[at] = {i / kColumns, i % kColumns, first + static_cast<int32_t>(i)};
+        rows[i] = first + static_cast<int32_t>(i);
+      }
+    };
+    const CudaTables::SlotNow late = [&] {
+      std::fill(deltas.begin(), deltas.end(), kvc_table_delta{0, 0, -7});
+      std::fill(rows.begin(), rows.end(), -7);
+      return slot;
+    };
+    const CudaTables::SlotNow none = []() -> uint32_t {
+      throw Error(KVC_STALE_HANDLE, "there is no such stream");
+    };
+    for (int kind = 0; kind < 3; ++kind) {  // triples that ascend, that descend, rows
+      const auto upload = [&](const CudaTables::SlotNow& on) {
+        fill(kind == 0, 1000 * (kind + 1));
+        const uint32_t count = kind == 2 ? kRows : kEntries;
+        if (kind == 2) {
+          tables.Write(on, id, {0, count, kColumns, rows.data()});
+        } else {
+          tables.Update(on, id, count, deltas.data());
+        }
+      };
+      for (int i = 0; i < 5; ++i) {
+        try {
+          upload(none);
+          ADD_FAILURE() << "uploaded nowhere";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.status(), KVC_STALE_HANDLE);
+        }
+        tables.Poll();
+      }
+      upload(late);
+      EXPECT_EQ(table_->Submit(), 0u);
+      fakecuda_settle();
+      tables.Poll();
+      const ContextScope scope(*context_);
+      std::vector<int32_t> held(kEntries);
+      KVCAST_CUDA(context_->api(), copy_to_host, held.data(), address, 4 * kEntries, nullptr);
+      fakecuda_settle();
+      for (uint32_t i = 0; i < kEntries; ++i) {
+        ASSERT_EQ(held[i], 1000 * (kind + 1) + static_cast<int32_t>(i)) << kind;
+      }
     }
     EXPECT_NO_THROW(tables.Close(id));
   }
@@ -137,7 +206,7 @@ TEST_F(CudaTable, AnUploadIsQueuedOnce) {
   const kvc_table_delta delta{0, 0, 1};
   fakecuda_clear_log();
   fakecuda_inject_many("cuEventRecord", 1, 3, kErrorOutOfMemory);
-  tables.Update(slot, id, 1, &delta);
+  tables.Update(On(slot), id, 1, &delta);
   EXPECT_EQ(table_->Submit(), 1u) << "when its staging is free again";
   EXPECT_EQ(table_->Submit(), 0u);
   EXPECT_EQ(fakecuda_calls("cuLaunchKernel"), 1u);
@@ -155,7 +224,7 @@ TEST_F(CudaTable, ATableWithUploadsUnderWayStays) {
   const uint64_t id = tables.Open(2, 8, -1, 64, &address);
   const kvc_table_delta delta{0, 0, 1};
   fakecuda_hold(1);
-  tables.Update(slot, id, 1, &delta);
+  tables.Update(On(slot), id, 1, &delta);
   (void)table_->Submit();
   for (int i = 0; i < 2; ++i) {
     try {
@@ -165,7 +234,7 @@ TEST_F(CudaTable, ATableWithUploadsUnderWayStays) {
     } catch (const Error& error) {
       EXPECT_EQ(error.status(), KVC_BUSY);
     }
-    tables.Update(slot, id, 1, &delta);  // it is open still
+    tables.Update(On(slot), id, 1, &delta);  // it is open still
     (void)table_->Submit();
   }
   fakecuda_hold(0);
@@ -299,7 +368,7 @@ TEST_F(CudaTable, WhatNobodyCanWaitForHasRunBeforeItsMemoryGoes) {
       const kvc_table_delta delta{0, 0, 1};
       fakecuda_gate(callers);
       if (owed) fakecuda_inject_many("cuEventRecord", 1, UINT64_MAX, kErrorOutOfMemory);
-      tables.Update(slot, id, 1, &delta);
+      tables.Update(On(slot), id, 1, &delta);
       EXPECT_EQ(streams.Submit(), owed ? 1u : 0u);
       fakecuda_inject(nullptr, 0, 0);
       fakecuda_open_gate(callers);
