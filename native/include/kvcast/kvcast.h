@@ -1718,7 +1718,7 @@ KVC_API kvc_status kvc_device_table_destroy(kvc_manager* manager, uint64_t table
  * entry outside the table), STALE_HANDLE, NOT_NOW (staging is full; retry after fences have been
  * reached), and more than staging can ever hold is NEVER_FITS. The last of several triples
  * for one entry counts; those that ascend by row and column, as kvc_tables_delta tells them
- * for items of ascending rows, cost least. The entries are copied without the manager's lock. */
+ * for items of ascending rows, cost least. A GPU's are copied without the manager's lock. */
 KVC_API kvc_status kvc_device_table_update(kvc_manager* manager, uint64_t table,
                                            uint64_t device_stream, uint32_t count,
                                            const kvc_table_delta* deltas,
