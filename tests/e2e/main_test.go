@@ -48,6 +48,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(elasticVariable) != "" {
 		os.Exit(elasticMain())
 	}
+	if os.Getenv(brokenVariable) != "" {
+		os.Exit(brokenMain())
+	}
 	os.Exit(testMain(m))
 }
 

@@ -7,8 +7,9 @@
 // the driver's own entries are found as in a real libcuda.
 //
 // Programs that do not link it set the environment variable KVC_FAKECUDA to
-// "name=value,..." with the names of fakecuda_options, and KVC_FAKECUDA_LOG to a
-// file that gets one line for each driver call.
+// "name=value,..." with the names of fakecuda_options, or "refuse" and the name of a call
+// that always answers 801, and KVC_FAKECUDA_LOG to a file that gets one line for each
+// driver call.
 #ifndef KVCAST_TESTS_FAKECUDA_FAKECUDA_H_
 #define KVCAST_TESTS_FAKECUDA_FAKECUDA_H_
 

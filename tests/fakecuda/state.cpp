@@ -48,19 +48,25 @@ void Set(fakecuda_options* options, const std::string& name, const std::string& 
   }
 }
 
-fakecuda_options FromEnvironment() {
-  fakecuda_options options;
+void FromEnvironment(World* world) {
   const char* text = std::getenv("KVC_FAKECUDA");
   std::string rest = text != nullptr ? text : "";
   while (!rest.empty()) {
     const size_t comma = rest.find(',');
     const std::string item = rest.substr(0, comma);
     const size_t equals = item.find('=');
-    Set(&options, item.substr(0, equals),
-        equals == std::string::npos ? "1" : item.substr(equals + 1));
+    const std::string name = item.substr(0, equals);
+    const std::string value = equals == std::string::npos ? "1" : item.substr(equals + 1);
+    if (name == "refuse") {
+      world->inject_call = value;
+      world->inject_in = 1;
+      world->inject_times = UINT64_MAX;
+      world->inject_code = 801;
+    } else {
+      Set(&world->options, name, value);
+    }
     rest = comma == std::string::npos ? "" : rest.substr(comma + 1);
   }
-  return options;
 }
 
 }  // namespace
@@ -69,7 +75,7 @@ World& TheWorld() {
   // Never destroyed by itself: threads of streams use it. End() below stops them.
   static World* const world = [] {
     auto* made = new World;
-    made->options = FromEnvironment();
+    FromEnvironment(made);
     const char* path = std::getenv("KVC_FAKECUDA_LOG");
     if (path != nullptr && *path != '\0') made->log = std::fopen(path, "ae");
     return made;
