@@ -15,21 +15,35 @@ import (
 	"reflect"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/kvcast/kvcast/bindings"
 )
 
-// fakeDriver builds the fake CUDA driver and returns the folder to put on the
-// library path.
+// fake is the fake CUDA driver's folder, built by the first test that needs it.
+var fake struct {
+	folder string
+	build  sync.Once
+	err    error
+}
+
+// fakeDriver returns the folder to put on the library path.
 func fakeDriver(t *testing.T) string {
 	t.Helper()
+	fake.build.Do(func() { fake.err = buildDriver(fake.folder) })
+	if fake.err != nil {
+		t.Fatal(fake.err)
+	}
+	return fake.folder
+}
+
+func buildDriver(folder string) error {
 	sources, err := filepath.Glob("../fakecuda/*.cpp")
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	folder := t.TempDir()
 	compiler := os.Getenv("CXX")
 	if compiler == "" {
 		compiler = "g++"
@@ -42,9 +56,9 @@ func fakeDriver(t *testing.T) string {
 		}
 	}
 	if out, err := exec.Command(compiler, args...).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", compiler, err, out)
+		return fmt.Errorf("%s: %w\n%s", compiler, err, out)
 	}
-	return folder
+	return nil
 }
 
 // TestReplayOnTheFakeCUDADriver: one binary, with and without a driver. What the

@@ -67,6 +67,10 @@ func testMain(m *testing.M) int {
 		return 2
 	}
 	kvcast.path = filepath.Join(folder, "kvcast")
+	if fake.folder, err = os.MkdirTemp(folder, "driver-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
 	return endcheck.Run(m)
 }
 
