@@ -148,8 +148,9 @@ void CudaDevice::CopyBatch(StreamHandle stream, const std::vector<PageCopy>& cop
                       static_cast<uint32_t>(pieces_.size()), /*stable_source=*/false);
 }
 
-void CudaDevice::BeginCall() noexcept {
+void CudaDevice::BeginCall() {
   if (ForkedSinceOpen()) return;
+  streams_.ReserveRecords();
   streams_.Poll();
   tables_.Poll();
   if (worker_ != nullptr) worker_->RetryUnmapping();

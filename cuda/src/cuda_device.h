@@ -27,7 +27,7 @@ class CudaDevice final : public Device {
   // Waits for what is under way: it uses memory that goes.
   ~CudaDevice() override { streams_.Drain(); }
 
-  void BeginCall() noexcept override;
+  void BeginCall() override;
   void EndCall() noexcept override;
   void RequireUsable() const override;
   void RequireKept() const override { streams_.RequireKept(); }

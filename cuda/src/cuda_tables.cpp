@@ -113,7 +113,7 @@ CudaTables::Memory CudaTables::TakeMemory(uint64_t bytes, uint64_t staging) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto like = [&](const Memory& memory) {
       return memory.bytes == bytes && memory.ring->size() == PinnedRing::SizeFor(staging) &&
-             memory.ring->in_flight() == 0 && !memory.ring->has_lost();
+             memory.ring->in_flight() == 0 && !memory.ring->has_lost() && !memory.filling;
     };
     const auto spare = std::find_if(spare_.begin(), spare_.end(), like);
     if (spare != spare_.end()) {
@@ -164,9 +164,11 @@ uint64_t CudaTables::Open(uint32_t rows, uint32_t columns, int32_t absent, uint3
   try {
     made->memory = TakeMemory(cuda_tables::SizeClass(entries * sizeof(int32_t)),
                               uint64_t{staging} * sizeof(int32_t));
+    made->memory.filling = true;
     KVCAST_CUDA(api, fill_words, made->memory.address, static_cast<unsigned>(absent), entries,
                 stream);
     KVCAST_CUDA(api, stream_synchronize, stream);
+    made->memory.filling = false;
     std::lock_guard<std::mutex> lock(mutex_);
     size_t index = 0;
     while (index < tables_.size() && tables_[index] != nullptr) ++index;
@@ -188,6 +190,10 @@ uint64_t CudaTables::Open(uint32_t rows, uint32_t columns, int32_t absent, uint3
 
 std::shared_ptr<CudaTables::Table> CudaTables::Find(uint64_t id) const {
   std::lock_guard<std::mutex> lock(mutex_);
+  return FindLocked(id);
+}
+
+const std::shared_ptr<CudaTables::Table>& CudaTables::FindLocked(uint64_t id) const {
   const uint64_t index = id & cuda_tables::kIndexMask;
   if (index >= tables_.size() || tables_[index] == nullptr || tables_[index]->id != id) {
     throw Error(KVC_STALE_HANDLE, "the device table is not open (destroyed, or never was)");
@@ -200,14 +206,14 @@ void CudaTables::Close(uint64_t id) {
   // On a broken device nothing runs any more.
   const bool alive = streams_.broken() == nullptr;
   if (alive) table->memory.ring->Poll();
+  std::lock_guard<std::mutex> lock(mutex_);
+  (void)FindLocked(id);  // others may have closed it meanwhile
+  // Nobody stages on it from here on.
   if (alive && table->memory.ring->in_flight() != 0) {
     throw Error(KVC_BUSY, "uploads to the device table have not been executed");
   }
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    tables_[id & cuda_tables::kIndexMask].reset();
-  }
-  Keep(table->memory);
+  tables_[id & cuda_tables::kIndexMask].reset();
+  spare_.push_back(table->memory);
 }
 
 template <typename Visit>
@@ -250,9 +256,21 @@ std::shared_ptr<CudaTables::Staged> CudaTables::Stage(std::shared_ptr<Table> tab
   }
   // Poll, at the beginning of the call, has asked the driver.
   auto staged = std::make_shared<Staged>(std::move(table));
-  staged->space = staged->table->memory.ring->TryTake(bytes);
+  PinnedRing& ring = *staged->table->memory.ring;
+  {
+    // A table is closed, and its memory another's, only while nothing is staged on it.
+    std::lock_guard<std::mutex> lock(mutex_);
+    (void)FindLocked(staged->table->id);
+    staged->space = ring.TryTake(bytes);
+  }
   staged_.store(true);
   if (staged->space.host == nullptr) {
+    if (ring.in_flight() == 0) {
+      throw Error(
+          KVC_NEVER_FITS,
+          "the upload does not fit what is left of the table's staging, of which uploads on "
+          "a stream that was destroyed keep the rest; split it, or make a new table");
+    }
     throw Error(KVC_NOT_NOW, "the table's staging is full; retry when fences have been reached");
   }
   return staged;

@@ -51,6 +51,7 @@ class CudaTables {
     DevicePtr address = 0;
     uint64_t bytes = 0;  // of its size class
     std::shared_ptr<PinnedRing> ring;
+    bool filling = false;  // by what nobody has seen the end of
   };
   struct Table {
     uint64_t id = 0;
@@ -61,6 +62,7 @@ class CudaTables {
   struct Staged;
 
   [[nodiscard]] std::shared_ptr<Table> Find(uint64_t id) const;
+  [[nodiscard]] const std::shared_ptr<Table>& FindLocked(uint64_t id) const;
 
   template <typename Visit>
   void ForEach(Visit&& visit);  // the ring of each open table

@@ -168,6 +168,13 @@ uint64_t StreamTable::Record(uint32_t index) {
   return slot.submitted;
 }
 
+// A call records once for each stream it works on, unless it notes something else between.
+// Twice as much, as others may take of it meanwhile.
+void StreamTable::ReserveRecords() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  while (spare_.size() < 2 * kDeviceSlots) spare_.emplace_back();
+}
+
 // With the mutex. Takes memory only when no spare note is left.
 StreamTable::Noted& StreamTable::AppendLocked(uint32_t slot, What what) {
   if (spare_.empty()) spare_.emplace_back();

@@ -69,6 +69,9 @@ class StreamTable {
   // outstanding.
   void Poll() noexcept;
 
+  // Memory for the records of one call, which must not fail. Throws std::bad_alloc.
+  void ReserveRecords();
+
   // For teardown: waits until what is queued on our streams has run, and on the caller's
   // what has a fence. What has only been noted is forgotten; nothing may be noted any more.
   void Drain() noexcept;

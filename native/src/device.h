@@ -60,7 +60,9 @@ class Device {
   // Around each call of the ABI that uses the device (capi_call.h), without the manager's
   // lock. At its beginning a device may look which fences have been reached, at its end it
   // does what it was told under the lock: nothing, by the calls that only keep the books.
-  virtual void BeginCall() noexcept {}
+  // What it will need to record fences, which must not fail, it takes at the beginning:
+  // std::bad_alloc, with nothing changed and no end.
+  virtual void BeginCall() {}
   virtual void EndCall() noexcept {}
   // After EndCall, on its thread: throws Error when copies, waits or uploads that the call
   // has told it, and the caller relies on, could not be done.

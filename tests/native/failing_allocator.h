@@ -24,9 +24,14 @@ namespace {
 thread_local bool counting = false;
 thread_local uint64_t allocations = 0;
 thread_local uint64_t fail_at = UINT64_MAX;
+thread_local size_t only_size = 0;  // of these only, unless 0
+thread_local size_t last_size = 0;  // counted
 
 void* Allocate(size_t size) {
-  if (counting && allocations++ == fail_at) throw std::bad_alloc();
+  if (counting && (only_size == 0 || size == only_size)) {
+    last_size = size;
+    if (allocations++ == fail_at) throw std::bad_alloc();
+  }
   void* memory = std::malloc(size == 0 ? 1 : size);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
