@@ -152,6 +152,7 @@ void CudaDevice::BeginCall() {
   if (ForkedSinceOpen()) return;
   streams_.ReserveRecords();
   streams_.Poll();
+  streams_.FreeClosed();  // what the call needs a slot for may have one
   tables_.Poll();
   if (worker_ != nullptr) worker_->RetryUnmapping();
 }
@@ -162,7 +163,9 @@ void CudaDevice::RequireUsable() const {
 }
 
 void CudaDevice::EndCall() noexcept {
-  if (!ForkedSinceOpen()) (void)streams_.Submit();
+  if (ForkedSinceOpen()) return;
+  (void)streams_.Submit();
+  streams_.FreeClosed();
 }
 
 DeviceMemory CudaDevice::memory() const {

@@ -13,6 +13,16 @@ StreamTable::OwnNote& StreamTable::Own() {
   return own;
 }
 
+// What this thread has noted here: of another table it matters no more.
+StreamTable::OwnNote& StreamTable::OwnHere() {
+  OwnNote& own = Own();
+  if (own.table != this) {
+    own = OwnNote();
+    own.table = this;
+  }
+  return own;
+}
+
 // An error that the driver itself cannot explain is not believed to pass, after all the tries.
 bool StreamTable::Passing(const Error& error) {
   const Result code = error.system_code();
@@ -112,7 +122,10 @@ void StreamTable::Close(uint32_t index) {
   std::lock_guard<std::mutex> lock(mutex_);
   Slot& slot = slots_[index];
   slot.open = false;
-  slot.doomed = !slot.steps;  // steps have no stream to destroy
+  if (slot.steps || slot.doomed) return;  // steps have no stream to destroy
+  slot.doomed = true;
+  doomed_.fetch_add(1, std::memory_order_release);
+  if (!slot.ours) OwnHere().closed |= uint64_t{1} << index;
 }
 
 uint32_t StreamTable::OpenSteps() { return Take(nullptr, false, true); }
@@ -135,21 +148,50 @@ void StreamTable::EndStep(uint32_t index, uint64_t step) {
   progress_.fetch_add(1, std::memory_order_acq_rel);
 }
 
-// Under a ContextScope. A stream is destroyed when its last fence has been reached and no
-// note names it, so that what was noted for it, and is perhaps being done now, finds it.
+// A stream is destroyed when its last fence has been reached, no note names it and nobody
+// asks about it, so that what was noted for it, and is perhaps being done now, finds it.
+bool StreamTable::GoesLocked(const Slot& slot) {
+  return slot.doomed && slot.notes == 0 && slot.asked == 0 &&
+         slot.reached.load(std::memory_order_relaxed) >= slot.submitted;
+}
+
+// Under a ContextScope.
 void StreamTable::DestroyDoomed() noexcept {
   for (uint32_t i = 1; i < kDeviceSlots; ++i) {
     StreamHandle gone = nullptr;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       Slot& slot = slots_[i];
-      if (!slot.doomed || slot.notes != 0) continue;
-      if (slot.reached.load(std::memory_order_relaxed) < slot.submitted) continue;
+      if (!GoesLocked(slot)) continue;
       if (slot.ours) gone = slot.stream;
       slot.stream = nullptr;
       slot.ours = slot.doomed = false;
+      doomed_.fetch_sub(1, std::memory_order_release);
     }
     if (gone != nullptr) context_.api().stream_destroy(gone);
+  }
+}
+
+// A closed slot is not asked about anew, so whoever waits here waits for questions of before.
+void StreamTable::FreeClosed() noexcept {
+  OwnNote& own = Own();
+  const uint64_t closed = own.table == this ? own.closed : 0;
+  if (closed != 0) own.closed = 0;
+  if (doomed_.load(std::memory_order_acquire) == 0) return;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (uint32_t i = 1; closed != 0 && i < kDeviceSlots; ++i) {
+      if ((closed >> i & 1) == 0) continue;
+      answered_.wait(lock, [&] { return !slots_[i].doomed || slots_[i].asked == 0; });
+    }
+    if (std::none_of(slots_.begin(), slots_.end(), GoesLocked)) return;
+  }
+  if (broken() != nullptr) return;  // the destructor does what can be done then
+  try {
+    const ContextScope scope(context_);
+    DestroyDoomed();
+  } catch (const Error& error) {
+    if (!Passing(error)) Break(error);  // else a later call tries again
   }
 }
 
@@ -185,8 +227,7 @@ StreamTable::Noted& StreamTable::AppendLocked(uint32_t slot, What what) {
   slots_[slot].record_last = false;
   ++slots_[slot].notes;
   noted.number = ++noted_last_;
-  OwnNote& own = Own();
-  if (own.table != this) own = {this, 0, 0, 0};
+  OwnNote& own = OwnHere();
   own.number = noted.number;
   if (what != What::kRecord) own.promised = noted.number;
   noted_.store(true, std::memory_order_release);
@@ -278,18 +319,20 @@ const Error* StreamTable::broken() const {
 }
 
 uint64_t StreamTable::Capturing(uint64_t among) noexcept {
+  if (broken() != nullptr) return 0;
   uint64_t asked = 0;
   std::array<StreamHandle, kDeviceSlots> streams;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (uint32_t i = 1; i < kDeviceSlots; ++i) {
-      const Slot& slot = slots_[i];
+      Slot& slot = slots_[i];
       if ((among >> i & 1) == 0 || !slot.open || slot.steps || slot.unmade) continue;
       asked |= uint64_t{1} << i;
       streams[i] = slot.stream;
+      ++slot.asked;
     }
   }
-  if (asked == 0 || broken() != nullptr) return 0;
+  if (asked == 0) return 0;
   uint64_t captured = 0;
   try {
     const ContextScope scope(context_);
@@ -304,6 +347,11 @@ uint64_t StreamTable::Capturing(uint64_t among) noexcept {
     }
   } catch (const Error& error) {
     if (!Passing(error)) Break(error);
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (uint32_t i = 1; i < kDeviceSlots; ++i) {
+    if ((asked >> i & 1) == 0) continue;
+    if (--slots_[i].asked == 0 && slots_[i].doomed) answered_.notify_all();
   }
   return captured;
 }

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -63,8 +64,14 @@ class StreamTable {
   // was on its stream that the thread had noted: a copy, a wait, an upload. Records are not.
   void RequireKept() const;
   // Asks the driver which of these slots' streams (a bit for each) are being captured
-  // into a graph. Steps, and slots that are closed, are not.
+  // into a graph. Steps, and slots that are closed, are not. A stream that is closed
+  // meanwhile is not destroyed before its answer has come.
   [[nodiscard]] uint64_t Capturing(uint64_t among) noexcept;
+  // Destroys streams that have been closed and have nothing outstanding any more, so that
+  // their slots are there for others. First it waits for questions about callers' streams
+  // that the calling thread has closed, which are answered without waiting: their owner may
+  // destroy them now. No driver call when there are none.
+  void FreeClosed() noexcept;
   // Asks the driver which fences have been reached. No driver call when none is
   // outstanding.
   void Poll() noexcept;
@@ -83,7 +90,8 @@ class StreamTable {
   // What has begun, and what of it is done; both only grow.
   void BeginStep(uint32_t slot, uint64_t step);
   void EndStep(uint32_t slot, uint64_t step);
-  // Queued work still runs; the slot is taken again only when it has.
+  // Queued work still runs; the slot is taken again only after it has and FreeClosed (or Open,
+  // or Adopt) has found that.
   void Close(uint32_t slot);
   // The position of all work submitted to the slot so far. Unlike the host device
   // we cannot know that nothing is outstanding: others submit there too. Of steps: 0
@@ -150,11 +158,12 @@ class StreamTable {
     bool steps = false;
     bool own = false;                  // for work of the device's own, nobody else launches there
     bool unmade = false;               // its stream is to be made when it gets work
-    bool doomed = false;               // closed: a later Open or the destructor destroys the stream
+    bool doomed = false;               // closed: the stream is to be destroyed
     bool record_last = false;          // the newest note is a record, which serves later ones too
     bool withheld = false;             // not all that has been noted could be handed over
     Outcome blocked = Outcome::kDone;  // why no more work can be
     uint32_t notes = 0;                // that name it, being done or not: then it is kept
+    uint32_t asked = 0;                // threads that ask the driver about it: the same
     uint64_t handed = 0;               // the newest record that has been
     uint64_t submitted = 0;
     std::atomic<uint64_t> reached{0};
@@ -178,8 +187,10 @@ class StreamTable {
     uint64_t number = 0;
     uint64_t promised = 0;  // the newest that is no record
     uint64_t handed = 0;    // of those, what the last Submit was for
+    uint64_t closed = 0;    // callers' streams since the last FreeClosed, a bit for each slot
   };
   [[nodiscard]] static OwnNote& Own();
+  [[nodiscard]] OwnNote& OwnHere();
   // Whether what has failed may well succeed another time.
   [[nodiscard]] static bool Passing(const Error& error);
   [[nodiscard]] uint32_t Take(StreamHandle stream, bool ours, bool steps = false);
@@ -203,12 +214,14 @@ class StreamTable {
   void PollSlot(uint32_t index);
   void DropCaptured(uint32_t index, EventHandle event, Notes* notes);
   [[nodiscard]] bool IsCaptured(EventHandle event) const;
+  [[nodiscard]] static bool GoesLocked(const Slot& slot);
   void DestroyDoomed() noexcept;
 
   const DeviceContext& context_;
   EventPool& events_;
   std::mutex submit_mutex_;
   mutable std::mutex mutex_;
+  std::condition_variable answered_;  // with mutex_: nobody asks about a doomed stream now
   std::array<Slot, kDeviceSlots> slots_;
   Notes noted_list_;
   Notes spare_;  // notes that have been done, to be used again
@@ -226,6 +239,7 @@ class StreamTable {
   std::atomic<uint64_t> failed_from_{UINT64_MAX};  // notes from here on were not done
   std::atomic<uint64_t> done_last_{0};             // of those, up to here all are done or left
   std::atomic<bool> noted_{false};
+  std::atomic<uint32_t> doomed_{0};       // slots
   std::atomic<uint64_t> outstanding_{0};  // events recorded and not reached
   std::atomic<uint64_t> progress_{0};
   std::atomic<bool> broken_{false};

@@ -225,6 +225,7 @@ Result fake_cuStreamDestroy(StreamHandle stream) {
   const Result found = FindStream(world, Id(stream), &queue);
   if (found == kErrorInvalidHandle || found == kErrorInvalidContext) return found;
   EndStream(world, lock, Id(stream));
+  world.destroyed.insert(Id(stream));
   return found;
 }
 

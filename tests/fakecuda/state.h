@@ -148,6 +148,7 @@ struct World {
 
   std::map<uint64_t, Context> contexts;
   std::map<uint64_t, std::unique_ptr<Stream>> streams;
+  std::set<uint64_t> destroyed;  // streams, by cuStreamDestroy
   std::map<uint64_t, Event> events;
   std::map<uint64_t, Module> modules;
   std::map<uint64_t, std::string> functions;

@@ -89,6 +89,9 @@ Result FindStream(World& world, uint64_t handle, Stream** stream) {
     if (world.streams.count(mine) == 0) mine = NewStream(world, id, true);
     handle = mine;
   }
+  // Whoever destroys a stream by itself must know that it is none any more: a real driver may
+  // have the handle point to freed memory, or to another stream.
+  if (world.destroyed.count(handle) != 0) Violation(world, "a destroyed stream is used");
   const auto found = world.streams.find(handle == 0 ? context->null_stream : handle);
   if (found == world.streams.end() || found->second->closing || found->second->context != id) {
     return kvcast::cuda::kErrorInvalidHandle;
