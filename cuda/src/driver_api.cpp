@@ -27,10 +27,32 @@ using Lookup1 = Result (*)(const char* name, void** entry, int version, unsigned
 std::mutex mutex;
 DriverApi table;      // guarded by mutex until `opened`, constant afterwards
 bool opened = false;  // guarded by mutex
+// Threads that are in OpenDriver, and one for each that has called cuInit.
+std::atomic<int> begun{0};
 std::atomic<bool> forked{false};
 
-// The driver's threads do not exist in a child, and its handles are the parent's.
-void AfterFork() noexcept { forked.store(true, std::memory_order_relaxed); }
+// The driver's threads do not exist in a child, its handles are the parent's, and a lock
+// that another thread held at that moment is held for good.
+void AfterFork() noexcept {
+  if (begun.load() != 0) forked.store(true, std::memory_order_relaxed);
+}
+
+// At load: no thread can be forked away from half of it.
+const int registered = pthread_atfork(nullptr, nullptr, AfterFork);
+
+class Opening {
+ public:
+  Opening() { ++begun; }
+  ~Opening() {
+    if (!stays_) --begun;
+  }
+  Opening(const Opening&) = delete;
+  Opening& operator=(const Opening&) = delete;
+  void Stay() { stays_ = true; }
+
+ private:
+  bool stays_ = false;
+};
 
 // What dlopen said, told apart: nothing there at all, or something that does not load.
 [[noreturn]] void ThrowUnloadable(const std::string& first, const std::string& last) {
@@ -197,14 +219,17 @@ DriverApi Resolve(void* library) {
 }  // namespace driver_api
 
 const DriverApi& OpenDriver() {
+  RequireSameProcess();  // before the lock, which nobody may be there to let go
+  driver_api::Opening opening;
   std::lock_guard<std::mutex> lock(driver_api::mutex);
-  RequireSameProcess();
   if (driver_api::opened) return driver_api::table;
   // What fails below leaves the library loaded: a driver does not survive dlclose,
   // and the next try finds it again.
   DriverApi api = driver_api::Resolve(driver_api::Load());
-  static const int registered = pthread_atfork(nullptr, nullptr, driver_api::AfterFork);
-  if (registered != 0) throw Error(KVC_OUT_OF_MEMORY, "out of host memory (pthread_atfork)");
+  if (driver_api::registered != 0) {
+    throw Error(KVC_OUT_OF_MEMORY, "out of host memory (pthread_atfork)");
+  }
+  opening.Stay();
   Result result = api.init(0);
   if (result != kSuccess) driver_api::ThrowInit(api, result);
   result = api.device_count(&api.devices);
@@ -222,7 +247,7 @@ bool ForkedSinceOpen() noexcept { return driver_api::forked.load(std::memory_ord
 void RequireSameProcess() {
   if (ForkedSinceOpen()) {
     throw DriverError(Fault::kForked,
-                      "this process was forked after its parent opened the CUDA driver, which "
+                      "this process was forked after its parent began to open the CUDA driver, which "
                       "cannot be used here; fork first, or start a new program");
   }
 }

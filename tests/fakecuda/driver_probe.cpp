@@ -7,9 +7,11 @@
 //   forbid from now on no file can be opened
 //   open   opens
 //   fork   a child opens and uses the parent's table
+//   opening a child opens that was forked while another thread of the parent is in cuInit
 //   host   a manager on the host device is made and used
 //   forked a manager on a GPU is made, and a child that has inherited it ends it
 
+#include <dlfcn.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
@@ -19,8 +21,10 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 
 #include "cuda/src/context.h"
 #include "cuda/src/driver_api.h"
@@ -64,11 +68,29 @@ int Open() {
 int Fork() {
   const pid_t child = fork();
   if (child == 0) {
+    alarm(60);  // one that hangs is a failure, not the end of the tests
     Open();
     _exit(0);
   }
   int status = 0;
   return child > 0 && waitpid(child, &status, 0) == child && status == 0 ? 0 : 1;
+}
+
+int Opening() {
+  void* const fake = dlopen("libcuda.so.1", RTLD_NOW);
+  if (fake == nullptr) return 1;
+  const auto stall =
+      reinterpret_cast<void (*)(const char*, uint64_t)>(dlsym(fake, "fakecuda_stall"));
+  const auto stalled = reinterpret_cast<int (*)()>(dlsym(fake, "fakecuda_stalled"));
+  const auto let_go = reinterpret_cast<void (*)()>(dlsym(fake, "fakecuda_let_go"));
+  if (stall == nullptr || stalled == nullptr || let_go == nullptr) return 1;
+  stall("cuInit", 1);
+  std::thread other(Open);
+  while (stalled() == 0) std::this_thread::yield();
+  const int failed = Fork();
+  let_go();
+  other.join();
+  return failed;
 }
 
 int Host() {
@@ -126,6 +148,7 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "forbid") == 0) failed = Forbid();
     if (std::strcmp(argv[i], "open") == 0) failed = Open();
     if (std::strcmp(argv[i], "fork") == 0) failed = Fork();
+    if (std::strcmp(argv[i], "opening") == 0) failed = Opening();
     if (std::strcmp(argv[i], "host") == 0) failed = Host();
     if (std::strcmp(argv[i], "forked") == 0) failed = Forked();
     if (failed != 0) return 1;

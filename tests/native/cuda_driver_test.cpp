@@ -153,6 +153,23 @@ TEST(Driver, IsNotUsedAfterFork) {
       << outcome.text;
 }
 
+TEST(Driver, AChildIsToldSoThoughAnotherThreadWasOpening) {
+  const Outcome outcome = Probe("current", "", "opening");
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  EXPECT_EQ(outcome.text.rfind("fault=" + std::to_string(static_cast<int>(Fault::kForked)), 0), 0u)
+      << outcome.text;
+  const std::string parent = "opened version=13000 devices=1 batch=1\n";
+  EXPECT_EQ(outcome.text.substr(outcome.text.find('\n') + 1), parent);
+}
+
+// Where there is no driver a child may look again.
+TEST(Driver, AnAttemptThatFoundNoDriverIsNoReasonInAChild) {
+  const Outcome outcome = Probe("ancient", "driver_version=11020", "open fork");
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  const size_t half = outcome.text.size() / 2;
+  EXPECT_EQ(outcome.text.substr(0, half), outcome.text.substr(half));
+}
+
 TEST(Driver, ForkedBeforeItWasOpenedIsOurs) {
   EXPECT_EQ(Probe("current", "", "fork open").text,
             "opened version=13000 devices=1 batch=1\nopened version=13000 devices=1 batch=1\n");

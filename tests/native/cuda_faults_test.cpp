@@ -708,5 +708,31 @@ TEST_F(CudaFaults, AManagerGoesAfterWhatIsUnderWay) {
   fakecuda_context_destroy(theirs);
 }
 
+// What a broken manager has lent can be given back to it, by whichever call gives back.
+TEST_F(CudaFaults, ABrokenManagerTakesBackPinsAndConversationsThatEnd) {
+  again_ = false;
+  kvc_manager* const manager = Create();
+  ASSERT_NE(manager, nullptr) << error_.message;
+  uint64_t stream = 0;
+  ASSERT_EQ(kvc_device_stream_create(manager, &stream, &error_), KVC_OK);
+  uint64_t id = 0;
+  ASSERT_EQ(Sequence(manager, stream, 1, &id), KVC_OK) << error_.message;
+  kvc_pin_result pinned{};
+  ASSERT_EQ(kvc_pin_sequences(manager, 1, &id, &pinned, &error_), KVC_OK);
+  ASSERT_NE(pinned.pin, 0u);
+  fakecuda_break(0, kErrorIllegalAddress);
+  EXPECT_EQ(kvc_device_stream_create(manager, &stream, &error_), KVC_DEVICE_ERROR);
+  (void)kvc_device_fences_query(manager, 0, nullptr, nullptr, &error_);
+  kvc_status item = KVC_INTERNAL;
+  EXPECT_EQ(kvc_unpin(manager, 1, &pinned.pin, &item, &error_), KVC_OK) << error_.message;
+  EXPECT_EQ(item, KVC_OK);
+  item = KVC_INTERNAL;
+  EXPECT_EQ(kvc_sequences_end(manager, 1, &id, &item, &error_), KVC_OK) << error_.message;
+  EXPECT_EQ(item, KVC_OK);
+  if (item != KVC_OK) (void)kvc_sequences_release(manager, 1, &id, &item, &error_);
+  EXPECT_EQ(kvc_manager_destroy(manager, &error_), KVC_OK) << error_.message;
+  fakecuda_reset(nullptr);
+}
+
 }  // namespace
 }  // namespace kvcast::cuda
