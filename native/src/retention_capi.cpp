@@ -39,7 +39,7 @@ kvc_status kvc_residency(kvc_manager* manager, uint32_t count, const kvc_prompt*
 
 kvc_status kvc_sequences_end(kvc_manager* manager, uint32_t count, const uint64_t* sequences,
                              kvc_status* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::QueueingCall(manager, error, [&](kvcast::Manager& core) {
+  return capi::QueueingCleanUp(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(sequences, count, "sequences[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.End(count, sequences, results, error);
@@ -93,7 +93,7 @@ kvc_status kvc_pin_sequences(kvc_manager* manager, uint32_t count, const uint64_
 
 kvc_status kvc_unpin(kvc_manager* manager, uint32_t count, const uint64_t* pins,
                      kvc_status* results, kvc_error* error) KVC_NOEXCEPT {
-  return capi::Books(manager, error, [&](kvcast::Manager& core) {
+  return capi::Tell(manager, error, [&](kvcast::Manager& core) {
     capi::RequireArray(pins, count, "pins[] is NULL");
     capi::RequireArray(results, count, "results[] is NULL");
     core.Unpin(count, pins, results, error);
