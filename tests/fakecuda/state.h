@@ -199,7 +199,7 @@ Result FindStream(World& world, uint64_t handle, Stream** stream);
 uint64_t NewStream(World& world, uint64_t context, bool blocking);
 // Queues; waits while the stream's queue is full.
 Result Enqueue(World& world, Lock& lock, Stream* stream, Op op, PointRef* point = nullptr);
-void WaitFor(World& world, Lock& lock, const PointRef& point);
+void WaitFor(World& world, Lock& lock, PointRef point);
 // Whether the head of its queue can run, or does.
 bool MayStart(const World& world, const Stream& stream);
 void OpenGate(World& world, Stream* stream);

@@ -133,7 +133,7 @@ Result Enqueue(World& world, Lock& lock, Stream* stream, Op op, PointRef* point)
   return 0;
 }
 
-void WaitFor(World& world, Lock& lock, const PointRef& point) {
+void WaitFor(World& world, Lock& lock, PointRef point) {
   if (point) world.changed.wait(lock, [&] { return point->done; });
 }
 
