@@ -48,9 +48,12 @@ func chooseDevice(asked string, list func() (*inventory.Inventory, error),
 		return c, nil
 	}
 	number, ok := strings.CutPrefix(asked, "cuda:")
-	ordinal, err := strconv.ParseUint(number, 10, 16)
-	if !ok || err != nil {
+	ordinal, err := strconv.ParseUint(number, 10, 31)
+	switch {
+	case !ok, err != nil && !errors.Is(err, strconv.ErrRange), len(number) > 1 && number[0] == '0':
 		return choice{}, fmt.Errorf("--device %q: want auto, host or cuda:N", asked)
+	case err != nil:
+		return choice{}, fmt.Errorf("--device %s: there is no such CUDA device", asked)
 	}
 	gpu, err := open(int(ordinal))
 	if err != nil {
@@ -60,7 +63,7 @@ func chooseDevice(asked string, list func() (*inventory.Inventory, error),
 }
 
 // autoDevice is the choice of --device auto and the reason, given what
-// inventory.List has said: the first GPU, if it can be used.
+// inventory.List has said: GPU 0, if it can be used.
 func autoDevice(inv *inventory.Inventory, err error,
 	open func(int) (bindings.CUDADevice, error)) (device, reason string) {
 	gpu, openErr := open(0)
@@ -70,18 +73,26 @@ func autoDevice(inv *inventory.Inventory, err error,
 	return "host", whyHost(inv, err, openErr)
 }
 
+// noDriver is how the library begins when there is no libcuda at all.
+const noDriver = "no NVIDIA driver"
+
+// whyHost is what the CUDA driver has said. Only where there is none NVML, which lists GPUs
+// and does nothing else, may know better.
 func whyHost(inv *inventory.Inventory, err, openErr error) string {
+	why := detail(openErr)
 	switch {
+	case err == nil && len(inv.GPUs) > 0:
+		return "NVIDIA GPU present, but " + why
+	case !strings.HasPrefix(why, noDriver):
+		return why
 	case errors.Is(err, inventory.ErrNoLibrary), errors.Is(err, inventory.ErrNoDriver):
-		return "no NVIDIA driver"
+		return noDriver
 	case errors.Is(err, inventory.ErrNoPermission):
 		return "no permission to use the NVIDIA driver"
 	case err != nil:
 		return "the NVIDIA driver does not answer"
-	case len(inv.GPUs) == 0:
-		return "no NVIDIA GPU"
 	default:
-		return "NVIDIA GPU present, but " + detail(openErr)
+		return "no NVIDIA GPU"
 	}
 }
 

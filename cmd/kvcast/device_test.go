@@ -11,6 +11,12 @@ import (
 	"github.com/kvcast/kvcast/cuda/inventory"
 )
 
+// absent is a machine without a driver.
+func absent(int) (bindings.CUDADevice, error) {
+	return bindings.CUDADevice{}, &bindings.Error{Op: "open CUDA", Status: bindings.StatusNoDevice,
+		Detail: "no NVIDIA driver: libcuda.so.1 was not found; install the driver"}
+}
+
 // noCUDA is a machine whose driver cannot be used.
 func noCUDA(int) (bindings.CUDADevice, error) {
 	return bindings.CUDADevice{}, &bindings.Error{Op: "open CUDA", Status: bindings.StatusNoDevice,
@@ -37,11 +43,17 @@ func TestChooseDevice(t *testing.T) {
 		want  choice
 	}{
 		"asked for":  {asked: "host", open: twoGPUs, want: choice{text: "host"}},
-		"no library": {asked: "auto", err: wrap(inventory.ErrNoLibrary), open: noCUDA, want: choice{text: "host (no NVIDIA driver)"}},
-		"no driver":  {asked: "auto", err: wrap(inventory.ErrNoDriver), open: noCUDA, want: choice{text: "host (no NVIDIA driver)"}},
-		"permission": {asked: "auto", err: wrap(inventory.ErrNoPermission), open: noCUDA, want: choice{text: "host (no permission to use the NVIDIA driver)"}},
-		"failure":    {asked: "auto", err: wrap(inventory.ErrNVML), open: noCUDA, want: choice{text: "host (the NVIDIA driver does not answer)"}},
-		"no GPU":     {asked: "auto", inv: &inventory.Inventory{}, open: noCUDA, want: choice{text: "host (no NVIDIA GPU)"}},
+		"no library": {asked: "auto", err: wrap(inventory.ErrNoLibrary), open: absent, want: choice{text: "host (no NVIDIA driver)"}},
+		"no driver":  {asked: "auto", err: wrap(inventory.ErrNoDriver), open: absent, want: choice{text: "host (no NVIDIA driver)"}},
+		"permission": {asked: "auto", err: wrap(inventory.ErrNoPermission), open: absent, want: choice{text: "host (no permission to use the NVIDIA driver)"}},
+		"failure":    {asked: "auto", err: wrap(inventory.ErrNVML), open: absent, want: choice{text: "host (the NVIDIA driver does not answer)"}},
+		"no GPU":     {asked: "auto", inv: &inventory.Inventory{}, open: absent, want: choice{text: "host (no NVIDIA GPU)"}},
+		"unusable, and no library": {asked: "auto", err: wrap(inventory.ErrNoLibrary), open: noCUDA,
+			want: choice{text: "host (the driver is too old)"}},
+		"unusable, and a failure": {asked: "auto", err: wrap(inventory.ErrNVML), open: noCUDA,
+			want: choice{text: "host (the driver is too old)"}},
+		"unusable, and no GPU": {asked: "auto", inv: &inventory.Inventory{}, open: noCUDA,
+			want: choice{text: "host (the driver is too old)"}},
 		"unusable": {asked: "auto", inv: gpu, open: noCUDA,
 			want: choice{text: "host (NVIDIA GPU present, but the driver is too old)"}},
 		"GPU": {asked: "auto", inv: gpu, open: twoGPUs, want: choice{bindings.DeviceCUDA, 0, "cuda:0 (Model X)"}},
@@ -56,13 +68,16 @@ func TestChooseDevice(t *testing.T) {
 			}
 		})
 	}
-	for _, asked := range []string{"", "cuda", "cuda:", "cuda:-1", "cuda:x", "cuda:70000", "gpu"} {
+	for _, asked := range []string{"", "cuda", "cuda:", "cuda:-1", "cuda:x", "cuda:00", "cuda:01", "cuda:+1", "cuda: 1", "cuda:0x1", "gpu"} {
 		if _, err := chooseDevice(asked, nil, twoGPUs); err == nil || !strings.Contains(err.Error(), "want auto, host or cuda:N") {
 			t.Errorf("%q: got %v", asked, err)
 		}
 	}
 	for asked, want := range map[string]string{
-		"cuda:2": "--device cuda:2: there is no such device",
+		"cuda:2":                    "--device cuda:2: there is no such device",
+		"cuda:65536":                "--device cuda:65536: there is no such device",
+		"cuda:2147483648":           "--device cuda:2147483648: there is no such CUDA device",
+		"cuda:99999999999999999999": "--device cuda:99999999999999999999: there is no such CUDA device",
 	} {
 		if _, err := chooseDevice(asked, nil, twoGPUs); err == nil || err.Error() != want {
 			t.Errorf("%s: got %v, want %s", asked, err, want)

@@ -62,7 +62,7 @@ func newDoctor(std streams) *cobra.Command {
 advice where something is limiting. A short run of allocator and publisher on
 the loopback interface is part of it.
 
-The exit code is 0 unless kvcast cannot work here.`,
+The exit code is 0, or 2 where kvcast cannot work.`,
 		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return doctor(cmd.Context(), gather(os.DirFS("/"), inventory.List, openCUDA), selfTest, asJSON, std)
@@ -170,8 +170,11 @@ func diagnose(ctx context.Context, f facts, try func(context.Context) error) *di
 	if l := f.Limits.AddressSpace; l != nil && *l < smallAddressSpace {
 		advise("address_space", "more is reserved than used: ulimit -v unlimited (systemd: LimitAS=infinity)")
 	}
-	if f.Device.Auto == "host" && strings.HasPrefix(f.Device.Reason, "no permission") {
+	switch {
+	case f.Device.Auto == "host" && strings.Contains(f.NVIDIA.Error, inventory.ErrNoPermission.Error()):
 		advise("nvidia", "give this user access to /dev/nvidia*, or the container its devices")
+	case f.NVIDIA.Error != "" && f.Device.Reason != noDriver:
+		advise("nvidia", "this is of NVML, which only lists GPUs: CUDA works without it")
 	}
 	if v := f.Device.VirtualMemory; v != nil && !*v {
 		advise("device", "no virtual memory management: an elastic pool keeps the memory of its first size, and gets no more")

@@ -47,6 +47,13 @@ func poorFacts() facts {
 	return f
 }
 
+// withoutNVML gives f what gather says where NVML says no.
+func withoutNVML(f *facts, why error, open func(int) (bindings.CUDADevice, error)) {
+	err := &inventory.Error{Op: "init", Err: why}
+	f.NVIDIA = nvidiaFacts{Error: err.Error(), GPUs: []gpuFacts{}}
+	f.Device.Auto, f.Device.Reason = autoDevice(nil, err, open)
+}
+
 func pass(context.Context) error { return nil }
 
 func TestDoctorPrints(t *testing.T) {
@@ -136,12 +143,14 @@ func TestDoctorJudges(t *testing.T) {
 		"too few files": {change: func(f *facts) { f.Limits.OpenFiles = pointer(uint64(63)) },
 			problem: "only 63 open files are allowed; ulimit -n 65536", untried: true},
 		"address space": {change: func(f *facts) { f.Limits.AddressSpace = pointer(uint64(1 << 31)) }, advice: []string{"address_space"}},
-		"permission": {change: func(f *facts) {
-			f.Device.Auto, f.Device.Reason = autoDevice(nil, &inventory.Error{Op: "init", Err: inventory.ErrNoPermission}, noCUDA)
-		}, advice: []string{"nvidia"}},
-		"no driver": {change: func(f *facts) {
-			f.Device.Auto, f.Device.Reason = autoDevice(nil, &inventory.Error{Op: "init", Err: inventory.ErrNoDriver}, noCUDA)
-		}},
+		"permission":    {change: func(f *facts) { withoutNVML(f, inventory.ErrNoPermission, absent) }, advice: []string{"nvidia"}},
+		"permission, and no use of the driver": {change: func(f *facts) { withoutNVML(f, inventory.ErrNoPermission, noCUDA) },
+			advice: []string{"nvidia"}},
+		"no driver": {change: func(f *facts) { withoutNVML(f, inventory.ErrNoDriver, absent) }},
+		// Who reads of it may think that it is the cause.
+		"no NVML, and no use of the driver": {change: func(f *facts) { withoutNVML(f, inventory.ErrNoLibrary, noCUDA) },
+			advice: []string{"nvidia"}},
+		"no NVML":                    {change: func(f *facts) { withoutNVML(f, inventory.ErrNoLibrary, twoGPUs) }, advice: []string{"nvidia"}},
 		"memory that comes and goes": {change: func(f *facts) { f.Device.VirtualMemory = pointer(true) }},
 		"memory that stays":          {change: func(f *facts) { f.Device.VirtualMemory = pointer(false) }, advice: []string{"device"}},
 		"other library": {change: func(f *facts) { f.Kvcast.ABIVersion = 8 },

@@ -76,7 +76,7 @@ var badValues = map[string]map[string][]badValue{
 			badValue{"4097", "want 1 to 4096"}),
 		"capacity-blocks": badNumbers(badValue{"0", "want 1 to 134217728"}, badValue{"134217729", "want 1 to 134217728"}),
 		"device": {{"", "want auto, host or cuda:N"}, {"gpu", "want auto, host or cuda:N"}, {"cuda:x", "want auto, host or cuda:N"},
-			{"HOST", "want auto, host or cuda:N"}},
+			{"cuda:00", "want auto, host or cuda:N"}, {"HOST", "want auto, host or cuda:N"}},
 		"policy":      {{"", "want lru or lrfu"}, {"LRU", "want lru or lrfu"}, {"fifo", "want lru or lrfu"}},
 		"lrfu-ghosts": badNumbers(badValue{"-1", "want 0 to 1073741824"}, badValue{"1073741825", "want 0 to 1073741824"}),
 		"lrfu-tau":    badNumbers(badValue{"0", "want 1 to 4294967295"}, badValue{"4294967296", "want 1 to 4294967295"}),

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kvcast/kvcast/bindings"
@@ -169,6 +170,11 @@ func (r *replayer) open(ctx context.Context) (err error) {
 		config.Stream = r.stream
 	}
 	if r.manager, err = bindings.NewManager(config); err != nil {
+		// Memory of the host is the --sink-blocks' too.
+		if r.device.kind == bindings.DeviceCUDA && errors.Is(err, bindings.ErrOutOfMemory) &&
+			!strings.Contains(detail(err), "host memory") {
+			return fmt.Errorf("--capacity-blocks %d: %s: lower it, or use --device host", r.o.capacity, detail(err))
+		}
 		return tooLarge(err)
 	}
 	if r.device.kind == bindings.DeviceCUDA {

@@ -78,7 +78,7 @@ func newReplay(std streams) *cobra.Command {
 	f.StringVar(&o.policy, "policy", policyLRU, "what goes first when pages are short: lru or lrfu")
 	f.IntVar(&o.lrfuTau, "lrfu-tau", 1000, "lrfu: requests in which a use loses half of its worth")
 	f.IntVar(&o.lrfuGhosts, "lrfu-ghosts", 0, "lrfu: blocks to remember that went (0 = as many as pages)")
-	f.StringVar(&o.device, "device", "auto", "auto (the first NVIDIA GPU that can be used, else host), host or cuda:N")
+	f.StringVar(&o.device, "device", "auto", "auto (NVIDIA GPU 0 if it can be used, else host), host or cuda:N")
 	f.IntVar(&o.concurrency, "concurrency", 1, "sequences alive at once")
 	f.BoolVar(&o.decode, "decode", false, "commit the output tokens too")
 	f.Float64Var(&o.speed, "speed", 0, "0 = as fast as possible, 1 = real time, 2 = twice as fast")

@@ -99,10 +99,19 @@ func TestReplayOnTheFakeCUDADriver(t *testing.T) {
 	p.wantLine(2, "--device cuda:0: cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)", "reboot")
 	p = run("cuda:7", "")
 	p.wantLine(2, "--device cuda:7: there is no CUDA device 7: this process sees 1")
+	p = run("cuda:65536", "")
+	p.wantLine(2, "--device cuda:65536: there is no CUDA device 65536: this process sees 1")
 	p = run("auto", "init_result=803")
 	p.good()
-	if s := p.summary(); !strings.HasPrefix(s.Device, "host (") {
+	if s := p.summary(); !strings.Contains(s.Device, "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)") ||
+		!strings.HasPrefix(s.Device, "host (") {
 		t.Errorf("--device auto with an unusable driver: ran on %q", s.Device)
+	}
+	// Less memory than the pool takes.
+	for _, device := range []string{"cuda:0", "auto"} {
+		p = run(device, "memory_bytes=4194304")
+		p.wantLine(2, "--capacity-blocks 3000: 3000 pages of 4096 bytes are more than the 4194304 bytes that are free on the device",
+			": lower it, or use --device host")
 	}
 }
 
