@@ -60,7 +60,8 @@ void DeviceContext::ReadFacts() {
   if (capability_ < 80) {
     throw Error(KVC_DEVICE_ERROR, name_ + " has compute capability " +
                                       std::to_string(capability_ / 10) + "." +
-                                      std::to_string(capability_ % 10) + ", kvcast needs 8.0");
+                                      std::to_string(capability_ % 10) +
+                                      ", kvcast needs 8.0: choose another GPU or the host device");
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <string>
 
 #include "cuda/src/budget.h"
 #include "cuda/src/cuda_device.h"
@@ -17,6 +18,19 @@ namespace cuda_capi {
 
 std::unique_ptr<Device> Make(const kvc_config& config) {
   return std::make_unique<CudaDevice>(OpenDriver(), config);
+}
+
+// Of a handle that the caller made up, or has destroyed, the driver says what it says of
+// handles, and that is no fault of the device.
+uint32_t Adopt(CudaDevice& device, StreamHandle stream) {
+  try {
+    return device.AdoptStream(stream);
+  } catch (const Error& error) {
+    if (error.system_code() != kErrorInvalidHandle) throw;
+    throw Error(KVC_INVALID_ARGUMENT,
+                std::string("the driver knows no such CUDA stream (") + error.what() + ")",
+                error.system_code());
+  }
 }
 
 CudaDevice& DeviceOf(Manager& core) {
@@ -89,8 +103,8 @@ kvc_status kvc_cuda_stream_adopt(kvc_manager* manager, void* cuda_stream, uint64
   return capi::Call(manager, error, [&](kvcast::Manager& core) {
     capi::Require(out != nullptr, "out is NULL");
     auto& device = kvcast::cuda::cuda_capi::DeviceOf(core);
-    *out = core.AddDeviceStream(
-        device.AdoptStream(static_cast<kvcast::cuda::StreamHandle>(cuda_stream)));
+    *out = core.AddDeviceStream(kvcast::cuda::cuda_capi::Adopt(
+        device, static_cast<kvcast::cuda::StreamHandle>(cuda_stream)));
     return KVC_OK;
   });
 }

@@ -4,6 +4,7 @@
 #include "cuda/src/cuda_device.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "cuda/src/budget.h"
@@ -56,7 +57,7 @@ CudaDevice::CudaDevice(const DriverApi& api, const kvc_config& config)
   if (config.max_blocks == 0) {
     memory_ = std::make_unique<PoolMemory>(context_, PoolSize{bytes_, bytes_, 0});
   } else {
-    MakeElastic(config);
+    MakeElastic(config, free_bytes);
   }
   copy_ring_ = std::make_unique<PinnedRing>(context_, events_, cuda_device::kCopyRingBytes);
   CopyPolicy policy = config.copies == KVC_COPY_CALIBRATED
@@ -71,7 +72,7 @@ CudaDevice::CudaDevice(const DriverApi& api, const kvc_config& config)
   streams_.SetRecorded([this](StreamHandle stream) { (void)copy_ring_->Settle(stream); });
 }
 
-void CudaDevice::MakeElastic(const kvc_config& config) {
+void CudaDevice::MakeElastic(const kvc_config& config, uint64_t free_bytes) {
   const uint64_t at_first = bytes_;
   if (config.max_blocks > UINT64_MAX / 2 / page_bytes_) {
     throw Error(KVC_INVALID_ARGUMENT, "max_blocks x page_bytes does not fit the address space");
@@ -79,8 +80,20 @@ void CudaDevice::MakeElastic(const kvc_config& config) {
   bytes_ = config.max_blocks * page_bytes_;
   const uint64_t never_less =
       (config.min_blocks != 0 ? config.min_blocks : config.capacity_blocks) * page_bytes_;
-  memory_ = std::make_unique<PoolMemory>(
-      context_, PoolSize{never_less, bytes_, cuda_device::kReserveChunks, at_first});
+  try {
+    memory_ = std::make_unique<PoolMemory>(
+        context_, PoolSize{never_less, bytes_, cuda_device::kReserveChunks, at_first});
+  } catch (const Error& error) {
+    if (error.status() != KVC_OUT_OF_MEMORY) throw;
+    throw Error(KVC_OUT_OF_MEMORY,
+                std::to_string(at_first / page_bytes_) + " pages of " +
+                    std::to_string(page_bytes_) + " bytes, and up to " +
+                    std::to_string(cuda_device::kReserveChunks) +
+                    " chunks of 2 MiB in reserve for growing, do not fit the " +
+                    std::to_string(free_bytes) + " bytes that are free on the device (" +
+                    error.what() + ")",
+                error.system_code());
+  }
   if (!memory_->mapped()) {  // what is there at first is all that there ever is
     bytes_ = at_first;
     return;

@@ -91,7 +91,7 @@ class CudaDevice final : public Device {
  private:
   static DeviceContext MakeContext(const DriverApi& api, const kvc_config& config);
 
-  void MakeElastic(const kvc_config& config);
+  void MakeElastic(const kvc_config& config, uint64_t free_bytes);
   void CopyBatch(StreamHandle stream, const std::vector<PageCopy>& copies);
 
   // In the order in which they need each other.

@@ -84,7 +84,9 @@ TEST_F(CudaContext, WhatCannotServeIsRefusedInWords) {
     const DeviceContext context(api, 0);
     FAIL() << "compute capability 7.5 was taken";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "fake CUDA device has compute capability 7.5, kvcast needs 8.0");
+    EXPECT_STREQ(error.what(),
+                 "fake CUDA device has compute capability 7.5, kvcast needs 8.0: choose another "
+                 "GPU or the host device");
   }
 }
 

@@ -473,6 +473,15 @@ TEST_F(CudaElastic, MoreThanThereIs) {
                       "268435456 bytes that are free"),
             std::string::npos)
       << error_.message;
+  // There is room for the pages, but not for what is kept ready for growing.
+  EXPECT_EQ(open(250, 300, kPageBytes), KVC_OUT_OF_MEMORY);
+  EXPECT_STREQ(error_.message,
+               "250 pages of 1048576 bytes, and up to 8 chunks of 2 MiB in reserve for growing, do "
+               "not fit the 268435456 bytes that are free on the device (cuMemCreate: "
+               "CUDA_ERROR_OUT_OF_MEMORY (2): out of memory)");
+  EXPECT_EQ(error_.system_code, kErrorOutOfMemory);
+  EXPECT_EQ(fakecuda_live_objects().chunks, 0u);
+  fakecuda_clear_log();
   // As a number of 64 bits that would be 8 MiB.
   for (const uint32_t most : {0u, 1u << 20, 1u << 21}) {
     EXPECT_EQ(open(1 << 20, most, (uint64_t{1} << 44) + 8), KVC_OUT_OF_MEMORY);

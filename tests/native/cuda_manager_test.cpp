@@ -226,6 +226,10 @@ TEST_F(CudaManager, WorksOnTheCallersStream) {
   uint64_t again = 0;
   EXPECT_EQ(kvc_cuda_stream_adopt(manager_, cuda_stream, &again, &error_), KVC_BAD_STATE);
   fakecuda_stream_capture(cuda_stream, 0);
+  void* const gone = fakecuda_stream_create(theirs, 0);
+  fakecuda_stream_destroy(gone);
+  EXPECT_EQ(kvc_cuda_stream_adopt(manager_, gone, &again, &error_), KVC_INVALID_ARGUMENT);
+  EXPECT_NE(std::strstr(error_.message, "no such CUDA stream"), nullptr) << error_.message;
   EXPECT_EQ(kvc_device_stream_destroy(manager_, stream, &error_), KVC_OK);
   EXPECT_EQ(kvc_manager_destroy(manager_, &error_), KVC_OK);
   manager_ = nullptr;
