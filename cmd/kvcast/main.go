@@ -151,6 +151,11 @@ func newRoot(std streams) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kvcast",
 		Short: "KV-cache events: replay traces through the allocator, read and verify streams",
+		Long: `Replay request traces through the allocator and publish the events (replay),
+read and verify the stream of any engine (tap), say what a machine has (doctor).
+
+Exit codes: 0 good, 1 a verification failed, 2 wrong input, or something that
+is missing or refused here. An error is one line on standard error.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("unknown command %q", args[0])

@@ -89,8 +89,8 @@ enum {
   KVC_CORRUPT = 10,
   /* A defect in the library. */
   KVC_INTERNAL = 11,
-  /* There is no such device, or no driver that can be used; the message says why
-   * and what helps. */
+  /* No driver that can be used, none opened yet (kvc_cuda_open), or it sees no device; the
+   * message says why and what helps. A wrong ordinal is KVC_INVALID_ARGUMENT. */
   KVC_NO_DEVICE = 12
 };
 
@@ -532,7 +532,8 @@ typedef struct kvc_create_result {
  * shared): its *tail*. A sequence that begins active and without match_backoff may then
  * match tokens behind the last whole block: of the newest 32 tails and blocks that
  * follow it, those that it has in common with the one that agrees longest. They
- * are copied to a page of its own (copied_tokens), as a grow copies for forks: without
+ * are copied to a page of its own (copied_tokens), as a grow copies for forks (what of the
+ * page lies behind them, too, see kvc_sequences_fork): without
  * page_bytes the engine does it after the waits, before anything that it does with pages
  * of later calls. Nothing is evicted for a copy, and none is made that would have to
  * wait on a device stream for a step, or that would be the engine's on one. Where there can be
@@ -960,7 +961,9 @@ typedef struct kvc_fork_result {
  * blocks, is detached if the other is, and from then on they go separate ways, in
  * any order: whoever is the first to write into the shared last block is given a copy
  * by the grow that asks for the room (see kvc_sequences_grow). What had been written but
- * not committed is not shared and must be written anew after that grow. Per item: BAD_STATE
+ * not committed is not shared and must be written anew after that grow. The copy is of the
+ * whole page, unless kvc_page_layout_set was called: also of what lies behind copied_tokens,
+ * which another holder may be writing at that moment; those bytes mean nothing. Per item: BAD_STATE
  * (suspended), STALE_HANDLE, NOT_NOW (max_sequences are open, or the gate, see
  * kvc_sequences_create), INVALID_ARGUMENT (also device streams, steps apart, of pages without
  * memory: the library cannot guard what the engine copies), OUT_OF_MEMORY. */
@@ -1395,9 +1398,9 @@ KVC_API kvc_status kvc_cuda_budget(uint32_t ordinal, uint64_t page_bytes, uint64
 
 /* A device stream on the caller's CUstream (a cudaStream_t is the same), which must
  * live until kvc_device_stream_destroy and until its fences have been reached. NULL is
- * the legacy NULL stream. INVALID_ARGUMENT for a stream of another context, and for
- * CU_STREAM_LEGACY and CU_STREAM_PER_THREAD, which depend on the calling thread: pass a
- * stream that has been created. */
+ * the legacy NULL stream. INVALID_ARGUMENT for what is no stream to the driver, which need not
+ * notice, for a stream of another context, and for CU_STREAM_LEGACY and CU_STREAM_PER_THREAD, which
+ * depend on the calling thread: pass a stream that has been created. */
 KVC_API kvc_status kvc_cuda_stream_adopt(kvc_manager* manager, void* cuda_stream, uint64_t* out,
                                          kvc_error* error) KVC_NOEXCEPT;
 /* The CUstream of a device stream, on which the caller launches its kernels. */
