@@ -7,8 +7,9 @@
  *  1. Names begin with kvc_ (functions, types) or KVC_ (constants). The header
  *     is C11 and compiles as C and as C++.
  *  2. Fallible functions return a kvc_status, KVC_OK being 0, and take an
- *     optional kvc_error* (NULL is allowed) owned by the caller. There is no
- *     thread-local state and no memory the caller would have to free.
+ *     optional kvc_error* (NULL is allowed) owned by the caller. No call depends
+ *     on what its thread has called before, and there is no memory the caller
+ *     would have to free.
  *  3. Calls take and give arrays, many items at once. The function's own status
  *     speaks of the call as a whole (malformed arrays, out of memory); each
  *     item has a status of its own in its result. An item that fails leaves
