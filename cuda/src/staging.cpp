@@ -18,8 +18,10 @@ constexpr uint64_t kLeast = 2 * 4096;
 }  // namespace staging
 
 Staging::Staging(const DeviceContext& context, uint64_t bytes)
-    : context_(context), half_(std::max(bytes, staging::kLeast) / 2) {
-  failed_.reserve(staging::kKeptFailures);  // so that to keep one needs no memory
+    : context_(context),
+      half_(std::max(bytes, staging::kLeast) / 2),
+      shared_(std::make_unique<Shared>()) {
+  shared_->failed.reserve(staging::kKeptFailures);  // so that to keep one needs no memory
   const DriverApi& api = context.api();
   const ContextScope scope(context);
   try {
@@ -30,7 +32,7 @@ Staging::Staging(const DeviceContext& context, uint64_t bytes)
     for (EventHandle& event : halves_) {
       KVCAST_CUDA(api, event_create, &event, kEventBlockingSync | kEventDisableTiming);
     }
-    worker_ = std::thread(&Staging::Serve, this);
+    shared_->worker = std::thread(&Staging::Serve, this);
   } catch (...) {
     GiveBack();
     throw;
@@ -39,16 +41,15 @@ Staging::Staging(const DeviceContext& context, uint64_t bytes)
 
 Staging::~Staging() {
   if (ForkedSinceOpen()) {
-    // The worker exists in the parent only.
-    worker_.detach();
+    (void)shared_.release();
     return;
   }
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(shared_->mutex);
     stop_ = true;
-    changed_.notify_all();
+    shared_->changed.notify_all();
   }
-  worker_.join();
+  shared_->worker.join();
   try {
     const ContextScope scope(context_);
     GiveBack();
@@ -71,37 +72,37 @@ void Staging::GiveBack() noexcept {
 }
 
 uint64_t Staging::Submit(const Job& job) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  jobs_.push_back(job);
-  changed_.notify_all();
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  shared_->jobs.push_back(job);
+  shared_->changed.notify_all();
   return ++submitted_;
 }
 
 bool Staging::Done(uint64_t ticket) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> lock(shared_->mutex);
   return done_ >= ticket;
 }
 
 kvc_status Staging::Outcome(uint64_t ticket) const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [failed, status] : failed_) {
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  for (const auto& [failed, status] : shared_->failed) {
     if (failed == ticket) return status;
   }
   return KVC_OK;
 }
 
 void Staging::WaitFor(uint64_t ticket) const {
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [&] { return done_ >= ticket || stop_; });
+  std::unique_lock<std::mutex> lock(shared_->mutex);
+  shared_->changed.wait(lock, [&] { return done_ >= ticket || stop_; });
 }
 
 void Staging::Serve() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(shared_->mutex);
   for (;;) {
-    changed_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
+    shared_->changed.wait(lock, [&] { return stop_ || !shared_->jobs.empty(); });
     if (stop_) return;
-    const Job job = jobs_.front();
-    jobs_.pop_front();
+    const Job job = shared_->jobs.front();
+    shared_->jobs.pop_front();
     lock.unlock();
     kvc_status status = KVC_OK;
     try {
@@ -123,10 +124,11 @@ void Staging::Serve() {
     lock.lock();
     ++done_;
     if (status != KVC_OK) {
-      if (failed_.size() == staging::kKeptFailures) failed_.erase(failed_.begin());
-      failed_.emplace_back(done_, status);
+      auto& failed = shared_->failed;
+      if (failed.size() == staging::kKeptFailures) failed.erase(failed.begin());
+      failed.emplace_back(done_, status);
     }
-    changed_.notify_all();
+    shared_->changed.notify_all();
   }
 }
 

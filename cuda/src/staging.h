@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -20,7 +21,8 @@ namespace kvcast::cuda {
 
 // The driver copies to pageable memory synchronously; here that waiting is the
 // worker's. Two halves of the staging memory take turns, so that the device works
-// while the host copies, and its size bounds the bytes in flight.
+// while the host copies, and its size bounds the bytes in flight. A forked child may
+// only destroy one.
 class Staging {
  public:
   struct Job {
@@ -56,19 +58,25 @@ class Staging {
   void ToHost(const Job& job);
   void GiveBack() noexcept;
 
+  // What a forked child must leave alone, as the thread is not there and may have been in
+  // the midst of any of it: it is given up there.
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<Job> jobs;
+    std::vector<std::pair<uint64_t, kvc_status>> failed;
+    std::thread worker;
+  };
+
   const DeviceContext& context_;
   uint64_t half_;
   uint8_t* memory_ = nullptr;
   StreamHandle stream_ = nullptr;
   EventHandle halves_[2] = {};  // of a kind that lets the waiting thread sleep
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  std::deque<Job> jobs_;
-  std::vector<std::pair<uint64_t, kvc_status>> failed_;
-  uint64_t submitted_ = 0;
+  std::unique_ptr<Shared> shared_;
+  uint64_t submitted_ = 0;  // under the mutex, like the rest
   uint64_t done_ = 0;
   bool stop_ = false;
-  std::thread worker_;
 };
 
 }  // namespace kvcast::cuda
