@@ -63,6 +63,7 @@ inline constexpr Result kErrorCompatNotSupported = 804;
 inline constexpr Result kErrorMpsClientTerminated = 810;
 inline constexpr Result kErrorStreamCaptureUnsupported = 900;
 inline constexpr Result kErrorStreamCaptureInvalidated = 901;
+inline constexpr Result kErrorStreamCaptureIsolation = 905;
 inline constexpr Result kErrorStreamCaptureImplicit = 906;
 inline constexpr Result kErrorCapturedEvent = 907;
 inline constexpr Result kErrorExternalDevice = 911;

@@ -80,7 +80,8 @@ class StreamTable {
   void ReserveRecords();
 
   // For teardown: waits until what is queued on our streams has run, and on the caller's
-  // what has a fence. What has only been noted is forgotten; nothing may be noted any more.
+  // what is to have a fence; where the driver has not recorded one, for all of the context.
+  // What has only been noted is forgotten; nothing may be noted any more.
   void Drain() noexcept;
 
   // ---- without the driver
@@ -110,8 +111,9 @@ class StreamTable {
   // done, or work that Submit leaves because of such, of a capture or of the driver.
   [[nodiscard]] bool Withheld(const Fence& fence) const;
   // Work that Submit does on the slot's stream, under a ContextScope; a copy, say.
-  // Fences recorded later cover it. It throws when it could not be queued, and returns
-  // false when it has been, but is to be called again by the next Submit. It is destroyed
+  // Fences recorded later cover it. It throws when it could not be queued, and is called
+  // again then by the next Submit if a capture was the reason; it returns false when it has
+  // been, but is to be called again all the same. It is destroyed
   // when it is done, and uncalled when the table breaks or the caller's stream is none any
   // more: what it holds must come back then. The same if this throws.
   using Work = std::function<bool(StreamHandle)>;
@@ -178,6 +180,7 @@ class StreamTable {
     Fence fence;
     PageCopy copy;
     Work work;
+    bool owed = false;  // work that has been queued, and is to be called again
   };
 
   // What a thread has noted last: a call of the ABI notes and submits on one thread, one
@@ -202,7 +205,7 @@ class StreamTable {
   [[nodiscard]] Notes::iterator BatchEnd(Notes::iterator first);
   [[nodiscard]] uint32_t SubmitLocked() noexcept;
   void DoAll();
-  [[nodiscard]] Outcome Do(const Noted& noted);
+  [[nodiscard]] Outcome Do(Noted& noted);
   [[nodiscard]] Outcome DoWait(StreamHandle stream, const Noted& noted);
   [[nodiscard]] Outcome DoRecord(StreamHandle stream, uint32_t slot, uint64_t position);
   [[nodiscard]] bool Recorded(StreamHandle stream, const Fence& fence);

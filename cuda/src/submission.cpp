@@ -13,6 +13,16 @@
 
 namespace kvcast::cuda {
 
+namespace submission {
+
+// Whether a call was refused because of a capture, and will not be when that is over.
+bool IsOfACapture(const Error& error) {
+  return error.system_code() >= kErrorStreamCaptureUnsupported &&
+         error.system_code() <= kErrorStreamCaptureImplicit;
+}
+
+}  // namespace submission
+
 void StreamTable::Break(const Error& error) noexcept {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!error_.empty()) return;
@@ -84,7 +94,10 @@ uint32_t StreamTable::SubmitLocked() noexcept {
     failed_from_.store(std::min(failed_from_.load(std::memory_order_relaxed), at_),
                        std::memory_order_release);
   }
-  for (Noted& noted : doing_) noted.work = nullptr;
+  for (Noted& noted : doing_) {
+    noted.work = nullptr;
+    noted.owed = false;
+  }
   const auto left = static_cast<uint32_t>(left_.size());
   std::lock_guard<std::mutex> lock(mutex_);
   for (uint32_t i = 1; i < kDeviceSlots; ++i) {
@@ -113,8 +126,9 @@ void StreamTable::DoAll() {
     scope.emplace(context_);
   } catch (const Error& error) {
     const bool stays =
-        Passing(error) && std::all_of(doing_.begin(), doing_.end(),
-                                      [](const Noted& n) { return n.what == What::kRecord; });
+        Passing(error) && std::all_of(doing_.begin(), doing_.end(), [](const Noted& n) {
+          return n.what == What::kRecord || n.owed;
+        });
     if (!stays) throw;
     for (const Noted& noted : doing_) leaves_[noted.slot] = true;
     left_.splice(left_.end(), doing_);
@@ -125,14 +139,12 @@ void StreamTable::DoAll() {
     const auto end = BatchEnd(first);
     const uint32_t slot = first->slot;
     Outcome outcome = blocked_[slot];
-    bool threw = false;
     if (outcome == Outcome::kDone) {
       try {
         outcome = Do(*first);
       } catch (const Error& error) {
         if (!MayStay(*first, error)) throw;
         outcome = Outcome::kRefused;
-        threw = true;
       }
     }
     // Work for a stream that is none any more is forgotten, with what it holds.
@@ -143,7 +155,7 @@ void StreamTable::DoAll() {
       leaves_[slot] = true;
       // Other work need not stay behind a record that has been refused, nor behind work
       // that has been queued.
-      const bool passed = first->what == What::kRecord || (first->what == What::kWork && !threw);
+      const bool passed = first->what == What::kRecord || first->owed;
       if (!passed || outcome == Outcome::kNotYet) blocked_[slot] = outcome;
       left_.splice(left_.end(), doing_, first, end);
     }
@@ -157,7 +169,7 @@ bool StreamTable::MayStay(const Noted& noted, const Error& error) const {
   if (!Passing(error)) return false;
   std::lock_guard<std::mutex> lock(mutex_);
   const Slot& slot = slots_[noted.slot];
-  if (noted.what == What::kRecord) return true;
+  if (noted.what == What::kRecord || noted.owed) return true;
   if (noted.what == What::kWait && slot.own) return true;
   return !slot.ours && error.system_code() == kErrorInvalidHandle;
 }
@@ -203,7 +215,7 @@ void StreamTable::MakeStream(uint32_t index) {
 }
 
 // Of copies: all of batch_. Throws what the driver says in the end.
-StreamTable::Outcome StreamTable::Do(const Noted& noted) {
+StreamTable::Outcome StreamTable::Do(Noted& noted) {
   StreamHandle stream = nullptr;
   try {
     MakeStream(noted.slot);
@@ -226,18 +238,26 @@ StreamTable::Outcome StreamTable::Do(const Noted& noted) {
   }
   switch (noted.what) {
     case What::kWork:
-      return noted.work(stream) ? Outcome::kDone : Outcome::kRefused;
+    case What::kWait:
+      try {
+        if (noted.what == What::kWait) return DoWait(stream, noted);
+        noted.owed = !noted.work(stream);
+        return noted.owed ? Outcome::kRefused : Outcome::kDone;
+      } catch (const Error& error) {
+        // A capture has begun since we asked.
+        if (submission::IsOfACapture(error)) return Outcome::kNotYet;
+        throw;
+      }
     case What::kCopy:
       try {
         copier_(stream, batch_);
       } catch (const Error& error) {
-        // A capture has begun since we asked, and nothing has been queued.
+        // The same, and nothing has been queued. Otherwise a part of the batch may have been,
+        // which is not to be done twice: so what the driver says of a capture is not enough.
         if (error.status() == KVC_BAD_STATE) return Outcome::kNotYet;
         throw;
       }
       return Outcome::kDone;
-    case What::kWait:
-      return DoWait(stream, noted);
     case What::kRecord:
       return DoRecord(stream, noted.slot, noted.position);
   }

@@ -179,6 +179,7 @@ static_assert(kErrorCompatNotSupported == CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEV
 static_assert(kErrorStreamCaptureUnsupported == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 static_assert(kErrorStreamCaptureInvalidated == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 static_assert(kErrorCapturedEvent == CUDA_ERROR_CAPTURED_EVENT);
+static_assert(kErrorStreamCaptureIsolation == CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
 static_assert(kErrorStreamCaptureImplicit == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
 static_assert(kErrorUnknown == CUDA_ERROR_UNKNOWN);
 static_assert(kAttributeMultiprocessors == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);

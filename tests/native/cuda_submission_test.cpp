@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cuda/src/stream_table.h"
@@ -171,6 +173,162 @@ TEST_F(CudaSubmission, ABatchOfCopiesEndsWhereOneWaits) {
   EXPECT_EQ(table_->Submit(), 0u);
   EXPECT_EQ(waits_before, (std::vector<uint64_t>{0, 0, 1}));
   fakecuda_hold(0);
+}
+
+// Nothing that has been promised is missing: the upload is queued, only its end is owed.
+TEST_F(CudaSubmission, WhatIsOnlyOwedDoesNotBreakTheTable) {
+  for (const char* call : {"cuCtxPushCurrent", "cuStreamIsCapturing"}) {
+    SCOPED_TRACE(call);
+    Open();
+    const uint32_t slot = table_->Open();
+    int owed = 0;
+    table_->Note(slot, [&](StreamHandle) { return ++owed > 1; });
+    EXPECT_EQ(table_->Submit(), 1u);
+    bool behind = false;
+    if (call == std::string("cuStreamIsCapturing")) {
+      // What is asked once more fails, and keeps nothing back.
+      table_->Note(slot, [&](StreamHandle) { return behind = true; });
+    } else {
+      (void)table_->Record(slot);
+    }
+    fakecuda_inject_many(call, 1, 3, kErrorOutOfMemory);
+    (void)table_->Submit();
+    fakecuda_inject(nullptr, 0, 0);
+    ASSERT_EQ(table_->broken(), nullptr) << table_->broken()->what();
+    EXPECT_EQ(owed, 1);
+    EXPECT_EQ(behind, call == std::string("cuStreamIsCapturing"));
+    EXPECT_EQ(table_->Submit(), 0u);
+    EXPECT_EQ(owed, 2);
+    // A note that is used again owes nothing.
+    table_->Note(slot, [](StreamHandle) { return true; });
+    fakecuda_inject_many("cuCtxPushCurrent", 1, 3, kErrorOutOfMemory);
+    (void)table_->Submit();
+    fakecuda_inject(nullptr, 0, 0);
+    EXPECT_NE(table_->broken(), nullptr) << "work that has not been queued is promised";
+    table_.reset();
+    events_.reset();
+    context_.reset();
+  }
+}
+
+// A capture begins on the stream after we have asked, and the driver says so itself.
+TEST_F(CudaSubmission, ACaptureThatBeginsBeforeAWaitDoesNotBreakTheTable) {
+  Open();
+  const uint32_t first = table_->Open();
+  const uint32_t second = table_->Open();
+  fakecuda_hold(1);
+  const uint64_t fence = table_->Record(first);
+  EXPECT_EQ(table_->Submit(), 0u);
+  table_->Wait(second, {first, fence});
+  bool behind = false;
+  table_->Note(second, [&](StreamHandle) { return behind = true; });
+  fakecuda_inject("cuStreamWaitEvent", 1, kErrorStreamCaptureIsolation);
+  EXPECT_EQ(table_->Submit(), 2u);
+  ASSERT_EQ(table_->broken(), nullptr) << table_->broken()->what();
+  EXPECT_FALSE(behind);
+  try {
+    table_->Wait(second, {first, fence});
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), KVC_BAD_STATE) << "as of a stream that is being captured";
+  }
+  fakecuda_clear_log();
+  EXPECT_EQ(table_->Submit(), 0u);
+  EXPECT_EQ(fakecuda_calls("cuStreamWaitEvent"), 1u);
+  EXPECT_TRUE(behind);
+}
+
+TEST_F(CudaSubmission, ACaptureThatBeginsBeforeAnUploadDoesNotBreakTheTable) {
+  Open();
+  const uint32_t slot = table_->Open();
+  Result said = kErrorStreamCaptureUnsupported;
+  int tries = 0;
+  int behind = 0;
+  for (; said <= kErrorStreamCaptureImplicit; ++said) {
+    table_->Note(slot, [&, first = true](StreamHandle) mutable {
+      ++tries;
+      if (!std::exchange(first, false)) return true;
+      throw Error(KVC_DEVICE_ERROR, "refused", said);
+    });
+    table_->Note(slot, [&](StreamHandle) { return ++behind > 0; });
+    EXPECT_EQ(table_->Submit(), 2u) << said;
+    ASSERT_EQ(table_->broken(), nullptr) << said << ": " << table_->broken()->what();
+    EXPECT_EQ(table_->Submit(), 0u) << said;
+  }
+  EXPECT_EQ(tries, 14);
+  EXPECT_EQ(behind, 7);
+  // This one is of an event, not of the stream.
+  table_->Note(slot, [](StreamHandle) -> bool {
+    throw Error(KVC_DEVICE_ERROR, "refused", kErrorCapturedEvent);
+  });
+  (void)table_->Submit();
+  EXPECT_NE(table_->broken(), nullptr);
+}
+
+// Of a batch the driver may have taken a part before it says so: that is not done twice.
+TEST_F(CudaSubmission, CopiesThatACaptureRefusesBreakTheTable) {
+  Open();
+  const uint32_t slot = table_->Open();
+  int batches = 0;
+  table_->SetCopier([&](StreamHandle, const std::vector<PageCopy>&) {
+    ++batches;
+    throw Error(KVC_DEVICE_ERROR, "refused", kErrorStreamCaptureIsolation);
+  });
+  table_->ReserveCopies(1);
+  table_->NoteCopy(slot, {0, 1, 0}, {});
+  (void)table_->Submit();
+  EXPECT_NE(table_->broken(), nullptr);
+  (void)table_->Submit();
+  EXPECT_EQ(batches, 1);
+}
+
+// What can only be done after a step, and waits for what is withheld, is withheld itself, also
+// when it was noted in the meantime.
+TEST_F(CudaSubmission, WhatIsNotedWhileASubmitRunsIsWithheldToo) {
+  Open();
+  const uint32_t steps = table_->OpenSteps();
+  const uint32_t own = table_->OpenOwn();
+  const uint32_t other = table_->Open();
+  table_->SetCopier([](StreamHandle, const std::vector<PageCopy>&) {});
+  table_->BeginStep(steps, 1);
+  FenceList after;
+  after.Add({steps, table_->Record(steps)});
+  table_->ReserveCopies(2);
+  Fence copied{};
+  table_->Note(other, [&](StreamHandle) {
+    table_->NoteCopy(own, {0, 1, 0}, after);
+    copied = {own, table_->Record(own)};
+    return true;
+  });
+  EXPECT_EQ(table_->Submit(), 0u);
+  EXPECT_TRUE(table_->Withheld(copied));
+  EXPECT_THROW(table_->Wait(other, copied), Error);
+  table_->EndStep(steps, 1);
+  (void)table_->Submit();
+}
+
+// The record is older than all that is noted while it is missing.
+TEST_F(CudaSubmission, WhatComesBehindARecordMadeAnewIsNotKeptWhenThatFails) {
+  Open();
+  const uint32_t first = table_->Open();
+  const uint32_t second = table_->Open();
+  (void)table_->Record(first);
+  fakecuda_inject_many("cuEventQuery", 1, 3, kErrorOutOfMemory);  // nobody finds it at once
+  fakecuda_stall("cuEventRecord", 1);
+  std::thread submitter([&] { (void)table_->Submit(); });
+  Until([] { return fakecuda_stalled() != 0; });
+  fakecuda_stream_capture(table_->handle(first), 1);
+  fakecuda_let_go();
+  submitter.join();
+  fakecuda_stream_capture(table_->handle(first), 0);
+  bool queued = false;
+  table_->Note(second, [&](StreamHandle) { return queued = true; });
+  std::thread([&] { table_->Poll(); }).join();
+  fakecuda_inject("cuEventRecord", 1, kErrorIllegalAddress);
+  (void)table_->Submit();
+  EXPECT_NE(table_->broken(), nullptr);
+  EXPECT_FALSE(queued);
+  EXPECT_THROW(table_->RequireKept(), Error);
 }
 
 // Whose promise was broken, and whose was not.
