@@ -54,16 +54,37 @@ void StreamTable::Drain() noexcept {
     const ContextScope scope(context_);
     for (Slot& slot : slots_) {
       if (slot.stream != nullptr && slot.ours) context_.api().stream_synchronize(slot.stream);
-      for (const Pending& pending : slot.pending) {
-        if (!slot.ours) context_.api().event_synchronize(pending.event);
-      }
     }
+    WaitForCallers();
   } catch (const Error&) {
     // The context is gone, and nothing runs in it.
   }
   for (Slot& slot : slots_) {
     for (const Pending& pending : slot.pending) events_.Give(pending.event);
     slot.pending.clear();
+    slot.handed = slot.submitted;
+  }
+}
+
+// Under a ContextScope. A fence that the driver has not recorded stands for work that may run
+// all the same, on a stream that may be none any more, or whose handle is another's now: only
+// the context as a whole can be asked to have done with it.
+void StreamTable::WaitForCallers() noexcept {
+  std::array<bool, kDeviceSlots> unknown{};
+  bool any = false;
+  for (uint32_t i = 1; i < kDeviceSlots; ++i) {
+    const Slot& slot = slots_[i];
+    if (slot.ours || slot.steps) continue;
+    unknown[i] = slot.handed < slot.submitted;
+    for (const Pending& pending : slot.pending) {
+      if (context_.api().event_synchronize(pending.event) != kSuccess) unknown[i] = true;
+    }
+    any = any || unknown[i];
+  }
+  if (!any || context_.api().context_synchronize() == kSuccess) return;
+  // It is refused while another stream is being captured, for one.
+  for (uint32_t i = 1; i < kDeviceSlots; ++i) {
+    if (unknown[i]) context_.api().stream_synchronize(slots_[i].stream);
   }
 }
 

@@ -219,6 +219,7 @@ class StreamTable {
   [[nodiscard]] bool IsCaptured(EventHandle event) const;
   [[nodiscard]] static bool GoesLocked(const Slot& slot);
   void DestroyDoomed() noexcept;
+  void WaitForCallers() noexcept;
 
   const DeviceContext& context_;
   EventPool& events_;
