@@ -199,7 +199,6 @@ TEST_F(CudaSubmission, WhatIsOnlyOwedDoesNotBreakTheTable) {
     EXPECT_EQ(behind, call == std::string("cuStreamIsCapturing"));
     EXPECT_EQ(table_->Submit(), 0u);
     EXPECT_EQ(owed, 2);
-    // A note that is used again owes nothing.
     table_->Note(slot, [](StreamHandle) { return true; });
     fakecuda_inject_many("cuCtxPushCurrent", 1, 3, kErrorOutOfMemory);
     (void)table_->Submit();
@@ -209,6 +208,29 @@ TEST_F(CudaSubmission, WhatIsOnlyOwedDoesNotBreakTheTable) {
     events_.reset();
     context_.reset();
   }
+}
+
+// What was owed on a stream that is none any more is forgotten, also by the note.
+TEST_F(CudaSubmission, ANoteThatIsUsedAgainOwesNothing) {
+  void* const theirs = fakecuda_context_create(0);
+  void* const stream = fakecuda_stream_create(theirs, 0);
+  {
+    const DeviceContext context(OpenDriver(), static_cast<ContextHandle>(theirs));
+    EventPool events(context);
+    StreamTable table(context, events);
+    const uint32_t slot = table.Adopt(static_cast<StreamHandle>(stream));
+    const uint32_t other = table.Open();
+    table.Note(slot, [](StreamHandle) { return false; });
+    EXPECT_EQ(table.Submit(), 1u);
+    fakecuda_stream_destroy(stream);
+    EXPECT_EQ(table.Submit(), 0u);
+    table.Note(other, [](StreamHandle) { return true; });
+    fakecuda_inject_many("cuCtxPushCurrent", 1, 3, kErrorOutOfMemory);
+    (void)table.Submit();
+    fakecuda_inject(nullptr, 0, 0);
+    EXPECT_NE(table.broken(), nullptr) << "the work is promised, and has not been queued";
+  }
+  fakecuda_context_destroy(theirs);
 }
 
 // A capture begins on the stream after we have asked, and the driver says so itself.
