@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Which calls of the ABI make calls of the driver: those that only keep the books or tell
-// make none, whatever is outstanding.
+// make none, whatever is outstanding, and all others ask for fences.
 
+#include <algorithm>
 #include <functional>
 #include <set>
 #include <string>
@@ -20,34 +21,7 @@
 namespace kvcast::cuda {
 namespace {
 
-// They take or give back pages behind fences, queue work, take what fences make free, or
-// are there to ask.
-const std::set<std::string> kWithTheDevice = {"kvc_cuda_stream_adopt",
-                                              "kvc_device_fences_query",
-                                              "kvc_device_stream_create",
-                                              "kvc_device_stream_wait",
-                                              "kvc_device_stream_destroy",
-                                              "kvc_device_table_create",
-                                              "kvc_device_table_destroy",
-                                              "kvc_device_table_update",
-                                              "kvc_device_table_write",
-                                              "kvc_holds_release",
-                                              "kvc_manager_destroy",
-                                              "kvc_pool_resize",
-                                              "kvc_sequences_cancel",
-                                              "kvc_sequences_commit",
-                                              "kvc_sequences_create",
-                                              "kvc_sequences_end",
-                                              "kvc_sequences_fork",
-                                              "kvc_sequences_grow",
-                                              "kvc_sequences_release",
-                                              "kvc_sequences_suspend",
-                                              "kvc_sequences_truncate",
-                                              "kvc_step",
-                                              "kvc_step_done",
-                                              "kvc_step_stream_create"};
-
-struct BooksCall {
+struct AbiCall {
   std::string name;
   kvc_status expected;
   std::function<kvc_status()> call;
@@ -124,11 +98,12 @@ class CudaCalls : public CudaTest {
     fakecuda_hold(0);
     fakecuda_settle();
     for (const uint64_t id : {first_, fork_, suspended_}) Release(id);
+    for (const uint64_t id : made_) Release(id);
     if (hold_.hold != 0) {
       kvc_status status = KVC_INTERNAL;
       EXPECT_EQ(kvc_holds_release(manager(), 1, &hold_.hold, &status, &error_), KVC_OK);
       EXPECT_EQ(status, KVC_OK);
-    } else {
+    } else if (held_ != 0) {
       Release(held_);
     }
     EXPECT_EQ(kvc_manager_check(manager(), &error_), KVC_OK) << error_.message;
@@ -179,7 +154,10 @@ class CudaCalls : public CudaTest {
     return stats;
   }
   // Each of one item that is done.
-  std::vector<BooksCall> Books();
+  std::vector<AbiCall> Books();
+  // The same, in this order. They take or give back pages behind fences, queue work, take what
+  // fences make free, or are there to ask. All but the end of a manager, which waits.
+  std::vector<AbiCall> WithTheDevice();
 
   kvc_error error_{};
   testing::OwnedManager manager_;
@@ -192,11 +170,14 @@ class CudaCalls : public CudaTest {
   uint64_t fork_ = 0;
   uint64_t suspended_ = 0;
   uint64_t held_ = 0;
+  std::vector<uint64_t> made_;  // more of them, by WithTheDevice
+  uint64_t made_stream_ = 0;
+  uint64_t made_table_ = 0;
   kvc_hold_result hold_{};
   kvc_pin_result pin_{};
 };
 
-std::vector<BooksCall> CudaCalls::Books() {
+std::vector<AbiCall> CudaCalls::Books() {
   const auto m = manager();
   kvc_error* const e = &error_;
   const kvc_prompt prompt = Prompt(tokens_.size());
@@ -382,11 +363,144 @@ std::vector<BooksCall> CudaCalls::Books() {
   };
 }
 
+std::vector<AbiCall> CudaCalls::WithTheDevice() {
+  const auto m = manager();
+  kvc_error* const e = &error_;
+  const auto either = [](kvc_status whole, const kvc_status& item) {
+    return whole != KVC_OK ? whole : item;
+  };
+  // Of those that take the handle of one sequence.
+  const auto single = [=](auto function, uint64_t sequence) {
+    return [=] {
+      kvc_status status = KVC_INTERNAL;
+      const kvc_status whole = function(m, 1, &sequence, &status, e);
+      made_.erase(std::remove(made_.begin(), made_.end(), sequence), made_.end());
+      return either(whole, status);
+    };
+  };
+  const kvc_hold_item hold{held_, 1, 0};
+  EXPECT_EQ(kvc_sequences_release_held(m, 1, &hold, &hold_, e), KVC_OK);
+  EXPECT_EQ(hold_.status, KVC_OK) << error_.message;
+  EXPECT_EQ(kvc_step_begin(m, steps_, 1, e), KVC_OK);
+  const uint64_t released = Sequence(streams_[0], 600);
+  const uint64_t cancelled = Sequence(streams_[0], 700);
+  const uint64_t ended = Sequence(streams_[1], 800);
+  const uint64_t suspended = Sequence(streams_[1], 900);
+  made_ = {suspended, released, cancelled, ended};
+  return {
+      {"kvc_device_fences_query", KVC_OK,
+       [=] { return kvc_device_fences_query(m, 0, nullptr, nullptr, e); }},
+      {"kvc_device_stream_create", KVC_OK,
+       [=] { return kvc_device_stream_create(m, &made_stream_, e); }},
+      {"kvc_device_stream_wait", KVC_OK,
+       [=] {
+         const kvc_fence fence{streams_[1], 1};
+         return kvc_device_stream_wait(m, made_stream_, 1, &fence, e);
+       }},
+      {"kvc_device_stream_destroy", KVC_OK,
+       [=] { return kvc_device_stream_destroy(m, made_stream_, e); }},
+      {"kvc_cuda_stream_adopt", KVC_OK,
+       [=] {
+         uint64_t adopted = 0;
+         return kvc_cuda_stream_adopt(m, nullptr, &adopted, e);
+       }},
+      {"kvc_step_stream_create", KVC_OK,
+       [=] {
+         uint64_t made = 0;
+         return kvc_step_stream_create(m, &made, e);
+       }},
+      {"kvc_step_done", KVC_OK, [=] { return kvc_step_done(m, steps_, 1, e); }},
+      {"kvc_step", KVC_OK, [=] { return kvc_step(m, 0, nullptr, nullptr, nullptr, nullptr, e); }},
+      {"kvc_device_table_create", KVC_OK,
+       [=] {
+         uint64_t address = 0;
+         return kvc_device_table_create(m, 2, 8, -1, 64, &made_table_, &address, e);
+       }},
+      {"kvc_device_table_update", KVC_OK,
+       [=] {
+         const kvc_table_delta delta{0, 0, 2};
+         return kvc_device_table_update(m, table_, streams_[0], 1, &delta, e);
+       }},
+      {"kvc_device_table_write", KVC_OK,
+       [=] {
+         const int32_t row[8] = {};
+         return kvc_device_table_write(m, table_, streams_[0], 0, 1, 8, row, e);
+       }},
+      {"kvc_device_table_destroy", KVC_OK,
+       [=] { return kvc_device_table_destroy(m, made_table_, e); }},
+      {"kvc_sequences_create", KVC_OK,
+       [=] {
+         const kvc_prompt prompt = Prompt(tokens_.size());
+         kvc_create_result made{};
+         const kvc_status whole = kvc_sequences_create(
+             m, 1, &prompt, tokens_.data(), tokens_.size(), nullptr, 0, nullptr, 0, &made, e);
+         made_.push_back(made.sequence);
+         return either(whole, made.status);
+       }},
+      {"kvc_sequences_grow", KVC_OK,
+       [=] {
+         const kvc_grow_item item{suspended, 64};
+         kvc_grow_result grown{};
+         const kvc_status whole = kvc_sequences_grow(m, 1, &item, &grown, nullptr, 0, nullptr, e);
+         EXPECT_GT(grown.added_pages, 0u);
+         return either(whole, grown.status);
+       }},
+      {"kvc_sequences_commit", KVC_OK,
+       [=] {
+         kvc_commit_item item{};
+         item.sequence = suspended;
+         item.token_count = tokens_.size();
+         kvc_commit_result committed{};
+         const kvc_status whole = kvc_sequences_commit(m, 1, &item, tokens_.data(), tokens_.size(),
+                                                       nullptr, 0, &committed, e);
+         return either(whole, committed.status);
+       }},
+      {"kvc_sequences_truncate", KVC_OK,
+       [=] {
+         const kvc_truncate_item item{suspended, 48};
+         kvc_truncate_result truncated{};
+         const kvc_status whole = kvc_sequences_truncate(m, 1, &item, &truncated, e);
+         EXPECT_GT(truncated.freed_pages, 0u);
+         return either(whole, truncated.status);
+       }},
+      {"kvc_sequences_fork", KVC_OK,
+       [=] {
+         const kvc_fork_item item{suspended, streams_[0]};
+         kvc_fork_result forked{};
+         const kvc_status whole = kvc_sequences_fork(m, 1, &item, &forked, e);
+         made_.push_back(forked.sequence);
+         return either(whole, forked.status);
+       }},
+      {"kvc_sequences_suspend", KVC_OK,
+       [=] {
+         const kvc_suspend_item item{suspended, 0, 0};
+         kvc_status status = KVC_INTERNAL;
+         return either(kvc_sequences_suspend(m, 1, &item, &status, e), status);
+       }},
+      {"kvc_sequences_release", KVC_OK, single(kvc_sequences_release, released)},
+      {"kvc_sequences_cancel", KVC_OK, single(kvc_sequences_cancel, cancelled)},
+      {"kvc_sequences_end", KVC_OK, single(kvc_sequences_end, ended)},
+      {"kvc_holds_release", KVC_OK,
+       [=] {
+         const kvc_status status = single(kvc_holds_release, hold_.hold)();
+         held_ = hold_.hold = 0;
+         return status;
+       }},
+      {"kvc_pool_resize", KVC_OK,
+       [=] {
+         kvc_resize_result result{};
+         return kvc_pool_resize(m, 32, 0, nullptr, 0, nullptr, 0, &result, e);
+       }},
+  };
+}
+
 // A new function of the ABI is in one of the two lists.
 TEST_F(CudaCalls, EachIsOneOfTheBooksOrOneWithTheDevice) {
-  std::set<std::string> known = kWithTheDevice;
-  for (const BooksCall& books : Books()) {
-    EXPECT_TRUE(known.insert(books.name).second) << books.name << " is in the lists twice";
+  std::set<std::string> known = {"kvc_manager_destroy"};
+  for (const std::vector<AbiCall>& calls : {Books(), WithTheDevice()}) {
+    for (const AbiCall& call : calls) {
+      EXPECT_TRUE(known.insert(call.name).second) << call.name << " is in the lists twice";
+    }
   }
   const std::set<std::string> declared = Declared();
   EXPECT_GT(declared.size(), 40u) << "the header must be found, from the root of the sources";
@@ -399,11 +513,29 @@ TEST_F(CudaCalls, EachIsOneOfTheBooksOrOneWithTheDevice) {
 }
 
 TEST_F(CudaCalls, ThoseThatKeepTheBooksMakeNone) {
-  for (const BooksCall& books : Books()) {
+  for (const AbiCall& books : Books()) {
     fakecuda_clear_log();
     EXPECT_EQ(books.call(), books.expected) << books.name << ": " << error_.message;
     EXPECT_EQ(fakecuda_calls(nullptr), 0u) << books.name;
   }
+}
+
+// Whatever else they do: so fences are found reached, and what they keep comes back, also
+// where a program only makes a few of them.
+TEST_F(CudaCalls, AllOthersAskForFences) {
+  // A table is filled before its call returns: so other streams than these run.
+  void* streams[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(kvc_cuda_stream_get(manager(), streams_[i], &streams[i], &error_), KVC_OK);
+    fakecuda_gate(streams[i]);
+  }
+  fakecuda_hold(0);
+  for (const AbiCall& call : WithTheDevice()) {
+    fakecuda_clear_log();
+    EXPECT_EQ(call.call(), call.expected) << call.name << ": " << error_.message;
+    EXPECT_GT(fakecuda_calls("cuEventQuery"), 0u) << call.name;
+  }
+  for (void* const stream : streams) fakecuda_open_gate(stream);
 }
 
 // The call to make when there is no other: it tries again what was refused, and asks.
