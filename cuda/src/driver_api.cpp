@@ -246,9 +246,10 @@ bool ForkedSinceOpen() noexcept { return driver_api::forked.load(std::memory_ord
 
 void RequireSameProcess() {
   if (ForkedSinceOpen()) {
-    throw DriverError(Fault::kForked,
-                      "this process was forked after its parent began to open the CUDA driver, which "
-                      "cannot be used here; fork first, or start a new program");
+    throw DriverError(
+        Fault::kForked,
+        "this process was forked after its parent began to open the CUDA driver, which "
+        "cannot be used here; fork first, or start a new program");
   }
 }
 
