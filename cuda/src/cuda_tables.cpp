@@ -34,7 +34,7 @@ bool Before(const Triple& a, const Triple& b) {
 
 // The kernel writes in any order: of triples for one cell only the last one stays. Those in
 // ascending order, as kvc_tables_delta tells them, are all different: nothing is to be done.
-// `given` are the same in memory that is not read by the device. Returns how many stay.
+// `given` are the same triples where the host reads them faster. Returns how many stay.
 uint32_t KeepLast(kernels::TableEntry* entries, const kvc_table_delta* given, uint32_t count) {
   uint32_t ascending = 1;
   while (ascending < count && Before(given[ascending - 1], given[ascending])) ++ascending;
