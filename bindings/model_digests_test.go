@@ -131,8 +131,8 @@ func (l *lockstep) commitSome(t *rapid.T) {
 			continue
 		}
 		n := l.drawCount(t, s)
-		c := commit{s, l.next(t, s, l.tokens(n, n).Draw(t, "tokens")), l.drawFilled(t)}
-		l.compute(s, c.tokens)
+		c := commit{s, l.next(t, s, l.tokens(n, n).Draw(t, "tokens")), l.drawFilled(t, s)}
+		l.compute(s, c.tokens, c.filled)
 		commits = append(commits, c)
 		items = append(items, commitItem(s, c.tokens, c.filled))
 	}

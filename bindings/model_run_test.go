@@ -392,6 +392,11 @@ func (l *lockstep) hostFill(s *mSequence, page *mPage, value uint64) {
 	l.m.fill(stream)
 }
 
+// fillNow is what a transfer does that is over.
+func (l *lockstep) fillNow(page *mPage, value uint64) {
+	l.same("host fill", l.manager.HostFill(0, []bindings.Fill{{Page: page.id, Value: value}}), nil)
+}
+
 // streamWait lets a sequence's stream wait, if that is the device's business.
 func (l *lockstep) streamWait(s *mSequence, got []bindings.Fence, want []mFence) {
 	if s.stream == 0 || l.countsSteps(s.stream) {
@@ -659,7 +664,7 @@ func (l *lockstep) commit(t *rapid.T) {
 		return
 	}
 	n := l.drawCount(t, s)
-	filled := l.drawFilled(t)
+	filled := l.drawFilled(t, s)
 	l.commitTokens(s, l.next(t, s, l.tokens(n, n).Draw(t, "tokens")), filled)
 }
 
@@ -675,11 +680,19 @@ func (l *lockstep) drawCount(t *rapid.T, s *mSequence) int {
 	return rapid.SampledFrom([]int{0, min(1, room), room / 2, room, room}).Draw(t, "count")
 }
 
-// drawFilled: now and then pages are filled from outside, which a step ends.
-func (l *lockstep) drawFilled(t *rapid.T) *mFence {
+// drawFilled: now and then the sequence's pages are filled from outside, which a step
+// ends. Whoever fills them comes after all that the sequence's stream has been given:
+// what is there when the fence is reached must be what stays there.
+func (l *lockstep) drawFilled(t *rapid.T, s *mSequence) *mFence {
 	stream := rapid.SampledFrom(l.openStreams()).Draw(t, "filled by")
 	if !l.countsSteps(stream) || !rapid.Bool().Draw(t, "from outside") {
 		return nil
+	}
+	if s.stream != 0 && !l.countsSteps(s.stream) {
+		l.run(s.stream, 1<<30)
+		if own := l.m.streams[s.stream]; own.executed != own.submitted {
+			return nil // it waits for a step
+		}
 	}
 	// Mostly by the latest step, which is not likely to be done.
 	submitted := l.m.streams[stream].submitted
@@ -688,7 +701,7 @@ func (l *lockstep) drawFilled(t *rapid.T) *mFence {
 
 func (l *lockstep) commitTokens(s *mSequence, tokens []uint32, filled *mFence) {
 	l.worked()
-	l.compute(s, tokens)
+	l.compute(s, tokens, filled)
 	out := make([]bindings.CommitResult, 1)
 	l.same("commit", l.calls.of().Commit([]bindings.CommitItem{commitItem(s, tokens, filled)}, out), nil)
 	l.streamWait(s, out[0].Waits, l.committed(s, tokens, filled, &out[0]))
@@ -696,8 +709,10 @@ func (l *lockstep) commitTokens(s *mSequence, tokens []uint32, filled *mFence) {
 }
 
 // compute is what the fake engine does before a commit: the pages of blocks that become
-// full get a mark that follows from the key.
-func (l *lockstep) compute(s *mSequence, tokens []uint32) {
+// full get a mark that follows from the key. It is there at once if they are filled from
+// outside; the sequence's own stream then writes it once more, and so has work that its
+// fences stand for.
+func (l *lockstep) compute(s *mSequence, tokens []uint32, filled *mFence) {
 	if s.suspended || l.m.sharesTail(s) || s.committed+len(tokens) > len(s.pages)*l.m.blockSize {
 		return
 	}
@@ -706,6 +721,9 @@ func (l *lockstep) compute(s *mSequence, tokens []uint32) {
 	for i := 0; (i+1)*l.m.blockSize <= len(all); i++ {
 		key = blockKey(key, all[i*l.m.blockSize:][:l.m.blockSize])
 		if i >= s.committed/l.m.blockSize {
+			if filled != nil {
+				l.fillNow(s.pages[i], marker(key))
+			}
 			l.hostFill(s, s.pages[i], marker(key))
 		}
 	}
@@ -1204,6 +1222,10 @@ func (l *lockstep) advance(t *rapid.T) {
 	if stream == 0 {
 		return // the host has nothing to do; settle advances everything
 	}
+	l.run(stream, limit)
+}
+
+func (l *lockstep) run(stream bindings.DeviceStream, limit int) {
 	l.worked()
 	got, err := l.manager.HostAdvance(stream, limit)
 	l.same("host advance", err, nil)

@@ -254,10 +254,10 @@ func (x *mStep) commit(t *rapid.T) {
 	}
 	n := rapid.SampledFrom([]int{0, min(1, room), room / 2, room, room}).Draw(t, "count")
 	tokens := x.l.next(t, s, x.l.tokens(n, n).Draw(t, "tokens"))
-	filled := x.l.drawFilled(t)
+	filled := x.l.drawFilled(t, s)
 	if !target.closes {
 		target.keeps = false
-		x.l.compute(s, tokens)
+		x.l.compute(s, tokens, filled)
 	}
 	op := x.step.CommitItem(commitItem(s, tokens, filled))
 	x.add(target, op, func(s *mSequence) {

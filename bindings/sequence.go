@@ -147,7 +147,8 @@ type CommitItem struct {
 	Tokens []uint32
 	// Filled, if not nil: the pages were filled from outside, by a transfer say,
 	// and are ready at this fence, not where the sequence's device stream
-	// stands. A fence of stream 0: they are ready now.
+	// stands. A fence of stream 0: they are ready now. It must come after all that
+	// this stream has been given to write into them.
 	Filled *Fence
 	// Digests are what digest tokens among Tokens stand for, as in Prompt.
 	Digests []Digest

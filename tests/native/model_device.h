@@ -89,6 +89,7 @@ class ModelDevice {
   [[nodiscard]] bool Idle(uint64_t id) const {
     return streams_.at(id).submitted == streams_.at(id).executed;
   }
+  [[nodiscard]] bool HasWork(uint64_t id) const { return !streams_.at(id).queue.empty(); }
   void BeginStep(uint64_t id, uint64_t step) { streams_.at(id).submitted = step; }
   void EndStep(uint64_t id, uint64_t step) {
     streams_.at(id).executed = std::max(streams_.at(id).executed, step);

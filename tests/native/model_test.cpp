@@ -1114,28 +1114,40 @@ class Lockstep {
     const uint64_t room = s->suspended ? 1 : s->pages.size() * model_.block() - s->tokens.size();
     uint64_t count = draw.From<uint64_t>({0, std::min<uint64_t>(1, room), room / 2, room, room});
     if (draw.OneIn(32)) count = room + 1;
-    // Now and then the pages are filled from outside, which a step ends.
+    // Now and then the pages are filled from outside, which a step ends. Whoever fills
+    // them comes after all that the sequence's stream has been given: what is there when
+    // the fence is reached must be what stays there.
     const uint64_t stream = draw.From(model_.OpenStreams());
-    const bool import = draw.OneIn(3) && model_.IsSteps(stream);
+    const bool import = draw.OneIn(3) && model_.IsSteps(stream) && RunDry(s->stream);
     const ModelFence fence{stream, import ? draw.Below(model_.Begun(stream) + 1) : 0};
     CommitTokens(*s, NextTokens(draw, *s, count), import ? &fence : nullptr);
   }
+  // False if the stream waits for a step.
+  bool RunDry(uint64_t stream) {
+    if (stream == 0 || model_.IsSteps(stream)) return true;
+    RunDevice(stream, UINT64_MAX);
+    return !model_.HasWork(stream);
+  }
   // The fake engine computes the blocks that become full: their pages get a mark
-  // that follows from the key.
-  void Compute(const ModelSequence& s, const std::vector<uint32_t>& tokens) {
+  // that follows from the key. It is there at once if they are filled from outside; the
+  // sequence's own stream then writes it once more, and so has work that its fences
+  // stand for.
+  void Compute(const ModelSequence& s, const std::vector<uint32_t>& tokens, bool import) {
     if (!s.suspended && s.tokens.size() + tokens.size() <= s.pages.size() * model_.block()) {
       std::vector<uint32_t> all = s.tokens;
       all.insert(all.end(), tokens.begin(), tokens.end());
       ModelKey key = s.scope->root;
       for (size_t i = 0; (i + 1) * model_.block() <= all.size(); ++i) {
         key = model_.KeyOf(key, &all[i * model_.block()]);
-        if (i >= s.tokens.size() / model_.block()) HostFill(s, i, Mark(key));
+        if (i < s.tokens.size() / model_.block()) continue;
+        if (import) FillOn(0, s.pages[i]->id, Mark(key));
+        HostFill(s, i, Mark(key));
       }
     }
   }
   void CommitTokens(ModelSequence& s, const std::vector<uint32_t>& tokens,
                     const ModelFence* fence = nullptr) {
-    if (!model_.SharesTail(s)) Compute(s, tokens);  // else it may not write
+    if (!model_.SharesTail(s)) Compute(s, tokens, fence != nullptr);  // else it may not write
     const kvc_fence raw =
         fence != nullptr ? kvc_fence{fence->stream, fence->position} : kvc_fence{};
     const kvc_commit_result r =
@@ -1328,7 +1340,7 @@ class Lockstep {
         const uint64_t room = d.s->pages.size() * model_.block() - have;
         d.tokens = NextTokens(draw, *d.s,
                               draw.From<uint64_t>({std::min<uint64_t>(1, room), room / 2, room}));
-        Compute(*d.s, d.tokens);
+        Compute(*d.s, d.tokens, false);
       } else if (d.what == kResume && d.s != nullptr && committed.count(d.s) != 0) {
         continue;
       }
@@ -1509,9 +1521,11 @@ class Lockstep {
   }
   static uint64_t Mark(const ModelKey& key) { return kvcast::LoadBigEndian64(key.data() + 8); }
   void HostFill(const ModelSequence& s, size_t block, uint64_t value) {
-    const kvc_host_fill fill{s.pages[block]->id, 0, value};
     // Whoever counts steps has its kernels elsewhere: here they run at once.
-    const uint64_t stream = model_.IsSteps(s.stream) ? 0 : s.stream;
+    FillOn(model_.IsSteps(s.stream) ? 0 : s.stream, s.pages[block]->id, value);
+  }
+  void FillOn(uint64_t stream, uint32_t page, uint64_t value) {
+    const kvc_host_fill fill{page, 0, value};
     if (works_ != nullptr) {
       HandOver();
       works_->Fill(stream, fill.page, value);

@@ -676,7 +676,9 @@ KVC_API kvc_status kvc_sequences_grow(kvc_manager* manager, uint32_t count,
 /* kvc_commit_item.flags */
 enum {
   /* The pages were filled from outside (by a transfer, say): they are ready at
-   * `fence`, not where the sequence's device stream stands. */
+   * `fence`, not where the sequence's device stream stands. Who takes the blocks, or moves
+   * them, waits for `fence` alone: it must come after all that this stream has been given
+   * to write into them. */
   KVC_COMMIT_FENCE = 1u
 };
 
