@@ -42,6 +42,7 @@ func (m *model) onlyKept(s *mSequence) bool {
 
 // fork opens a sequence (without its id) with what another has committed.
 func (m *model) fork(s *mSequence, stream bindings.DeviceStream) (*mSequence, []mFence, error) {
+	m.settleMemory()
 	if s.suspended {
 		return nil, nil, bindings.ErrBadState
 	}

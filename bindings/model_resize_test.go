@@ -120,7 +120,9 @@ func (m *model) setTotal(total int) {
 	})
 }
 
-// settleMemory is what the manager does about memory at the beginning of most calls.
+// settleMemory is what the manager does about memory at the beginning of most calls, and
+// of each operation of those that make several: what one of them has given up is not asked
+// for any more when the next one begins.
 func (m *model) settleMemory() {
 	e := &m.elastic
 	if !e.resizing {

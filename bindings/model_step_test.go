@@ -62,6 +62,7 @@ func (l *lockstep) together(t *rapid.T) {
 	l.same("step", l.manager.Step(&x.step), nil)
 	for _, judge := range x.judges {
 		l.worked()
+		l.m.settleMemory() // also where there is nobody to work on
 		judge()
 	}
 	for _, judge := range x.rows {

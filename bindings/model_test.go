@@ -459,6 +459,7 @@ func rulesBefore(rules []mRule, position int) []mRule {
 // retain: ticks are those of the library's clock, 0 is never. False if too much is said of
 // later blocks.
 func (m *model) retain(s *mSequence, first, end, priority, tick int) bool {
+	m.settleMemory()
 	if s.epoch != m.epoch {
 		return true
 	}
@@ -490,6 +491,7 @@ func (m *model) pinned() int {
 
 // pin holds a path, if no more than limit pages are pinned then.
 func (m *model) pin(path []*mBlock, limit int) ([]*mPage, error) {
+	m.settleMemory()
 	switch {
 	case len(path) > limit:
 		return nil, bindings.ErrNeverFits
@@ -507,6 +509,7 @@ func (m *model) pin(path []*mBlock, limit int) ([]*mPage, error) {
 }
 
 func (m *model) unpin(i int) {
+	m.settleMemory()
 	pages := m.pins[i].pages
 	m.pins = slices.Delete(m.pins, i, i+1)
 	for _, p := range slices.Backward(pages) {
@@ -681,6 +684,7 @@ func (m *model) take(s *mSequence, found []*mBlock, used bool) {
 // sequence's stream is made on the device's own, copies.
 func (m *model) create(scope *mScope, p bindings.Prompt,
 	copies bindings.DeviceStream) (*mSequence, mMatch, mFound, []mFence) {
+	m.settleMemory()
 	if m.full() {
 		return nil, mMatch{err: bindings.ErrNotNow}, mFound{}, nil
 	}
@@ -760,6 +764,7 @@ type mGrow struct {
 // grow: a copy that is not made on the sequence's stream is made on the device's own,
 // copies.
 func (m *model) grow(s *mSequence, capacityTokens int, copies bindings.DeviceStream) mGrow {
+	m.settleMemory()
 	if s.suspended {
 		return mGrow{err: bindings.ErrBadState, copied: -1}
 	}
@@ -931,6 +936,7 @@ type mCommit struct {
 
 // commit appends tokens; with a fence the pages were filled from outside.
 func (m *model) commit(s *mSequence, tokens []uint32, filled *mFence) mCommit {
+	m.settleMemory()
 	r := mCommit{firstChanged: -1}
 	if s.suspended || s.committed+len(tokens) > len(s.pages)*m.blockSize || len(tokens) > 0 && m.sharesTail(s) {
 		r.err = bindings.ErrBadState
@@ -1021,6 +1027,7 @@ func (m *model) commit(s *mSequence, tokens []uint32, filled *mFence) mCommit {
 
 // release closes a sequence, last block first; ended: the conversation is over.
 func (m *model) release(s *mSequence, cancel, ended bool) {
+	m.settleMemory()
 	m.pending.end(s, 0)
 	m.pending.forget(s)
 	if ended && s.epoch == m.epoch && !s.suspended {
@@ -1055,6 +1062,7 @@ func (m *model) release(s *mSequence, cancel, ended bool) {
 
 // releaseHeld turns a sequence into a hold.
 func (m *model) releaseHeld(s *mSequence, count int, cancel bool, id bindings.HoldID) error {
+	m.settleMemory()
 	if s.suspended {
 		return bindings.ErrBadState
 	}
@@ -1067,6 +1075,7 @@ func (m *model) releaseHeld(s *mSequence, count int, cancel bool, id bindings.Ho
 
 // releaseHold counts down; at 0 follows the release.
 func (m *model) releaseHold(h *mHold) {
+	m.settleMemory()
 	if h.count--; h.count > 0 {
 		return
 	}
@@ -1097,6 +1106,7 @@ func (m *model) strip(s *mSequence) {
 }
 
 func (m *model) suspend(s *mSequence, keep bool) error {
+	m.settleMemory()
 	if s.suspended {
 		return bindings.ErrBadState
 	}
@@ -1130,6 +1140,7 @@ type mResume struct {
 }
 
 func (m *model) resume(s *mSequence) mResume {
+	m.settleMemory()
 	if !s.suspended {
 		return mResume{err: bindings.ErrBadState}
 	}
@@ -1183,6 +1194,7 @@ func (m *model) resume(s *mSequence) mResume {
 }
 
 func (m *model) truncate(s *mSequence, capacityTokens int) (int, error) {
+	m.settleMemory()
 	if s.suspended || capacityTokens < s.committed {
 		return 0, bindings.ErrBadState
 	}
@@ -1200,6 +1212,7 @@ func (m *model) truncate(s *mSequence, capacityTokens int) (int, error) {
 }
 
 func (m *model) stop(s *mSequence, position int) error {
+	m.settleMemory()
 	if s.suspended {
 		return bindings.ErrBadState
 	}

@@ -170,6 +170,7 @@ class Model : public ModelDevice {
   // A copy that is not made on the sequence's stream is made on the device's own, `copies`.
   ModelSequence* Create(const ModelPrompt& prompt, uint64_t* matched,
                         std::vector<ModelFence>* waits, kvc_status* why, uint64_t copies) {
+    SettleMemory();
     last_hit = {};
     *why = KVC_NOT_NOW;
     if (Full()) return nullptr;
@@ -261,6 +262,7 @@ class Model : public ModelDevice {
     std::vector<ModelFence> waits;
   };
   Forked Fork(const ModelSequence& s, uint64_t stream) {
+    SettleMemory();
     Forked result;
     result.status = s.suspended ? KVC_BAD_STATE : Full() ? KVC_NOT_NOW : KVC_OK;
     if (result.status == KVC_OK && !GateOpen()) {
@@ -306,6 +308,7 @@ class Model : public ModelDevice {
   // A copy that is not made on the sequence's stream is made on the device's own,
   // `copies`.
   Grown Grow(ModelSequence& s, uint64_t capacity_tokens, uint64_t copies) {
+    SettleMemory();
     Grown result;
     if (s.suspended) {
       result.status = KVC_BAD_STATE;
@@ -474,6 +477,7 @@ class Model : public ModelDevice {
   // With `fence`: the pages were filled from outside.
   Committed Commit(ModelSequence& s, const std::vector<uint32_t>& tokens,
                    const ModelFence* fence = nullptr) {
+    SettleMemory();
     Committed result;
     if (s.suspended || s.tokens.size() + tokens.size() > s.pages.size() * block_ ||
         (!tokens.empty() && SharesTail(s))) {
@@ -561,6 +565,7 @@ class Model : public ModelDevice {
 
   // `ended`: the conversation is over.
   void Release(ModelSequence* s, bool cancel = false, bool ended = false) {
+    SettleMemory();
     pending.End(s, 0);
     pending.Forget(s);
     const std::vector<ModelFence> fences = Record(s->stream);
@@ -592,6 +597,7 @@ class Model : public ModelDevice {
 
   // The sequence becomes a hold; it goes when that has been released often enough.
   kvc_status ReleaseHeld(ModelSequence* s, uint32_t count, bool cancel, uint64_t hold) {
+    SettleMemory();
     if (s->suspended) return KVC_BAD_STATE;
     pending.End(s, 0);
     const auto at = std::find_if(sequences_.begin(), sequences_.end(),
@@ -601,6 +607,7 @@ class Model : public ModelDevice {
     return KVC_OK;
   }
   kvc_status ReleaseHold(uint64_t id) {
+    SettleMemory();
     const auto at = holds.find(id);
     if (at == holds.end()) return KVC_STALE_HANDLE;
     if (--at->second.count != 0) return KVC_OK;
@@ -612,6 +619,7 @@ class Model : public ModelDevice {
   }
 
   kvc_status Suspend(ModelSequence& s, bool keep) {
+    SettleMemory();
     if (s.suspended) return KVC_BAD_STATE;
     pending.End(&s, 0);
     const size_t linked = s.epoch == epoch_ ? s.blocks.size() : 0;
@@ -640,6 +648,7 @@ class Model : public ModelDevice {
     std::vector<ModelFence> waits;
   };
   Resumed Resume(ModelSequence& s) {
+    SettleMemory();
     Resumed result;
     if (!s.suspended) result.status = KVC_BAD_STATE;
     if (s.suspended && !GateOpen()) {
@@ -689,6 +698,7 @@ class Model : public ModelDevice {
     return result;
   }
   kvc_status Truncate(ModelSequence& s, uint64_t capacity, uint32_t* freed) {
+    SettleMemory();
     *freed = 0;
     if (s.suspended || capacity < s.tokens.size()) return KVC_BAD_STATE;
     const uint64_t target = (capacity + block_ - 1) / block_;
@@ -701,6 +711,7 @@ class Model : public ModelDevice {
     return KVC_OK;
   }
   kvc_status Stop(ModelSequence& s, uint64_t position) {
+    SettleMemory();
     if (s.suspended) return KVC_BAD_STATE;
     s.stop_blocks = std::min<uint64_t>(s.stop_blocks, position / block_);
     pending.End(&s, s.stop_blocks);
@@ -735,6 +746,7 @@ class Model : public ModelDevice {
 
   // Times are in ticks of the library's clock. False if too much is said of later blocks.
   bool Retain(ModelSequence& s, uint64_t first, uint64_t end, int priority, uint64_t tick) {
+    SettleMemory();
     if (s.epoch != epoch_) return true;
     if (end == KVC_TO_THE_END) {
       auto rules = s.rules;
@@ -754,6 +766,7 @@ class Model : public ModelDevice {
   }
   // The pages of a path; the status says whether they fit.
   kvc_status Pin(const std::vector<ModelBlockRef>& path, uint32_t limit, ModelPin* pin) {
+    SettleMemory();
     if (path.size() > limit) return KVC_NEVER_FITS;
     if (path.size() + pinned() > limit) return KVC_NOT_NOW;
     for (const ModelBlockRef& block : path) {
@@ -765,6 +778,7 @@ class Model : public ModelDevice {
     return KVC_OK;
   }
   void Unpin(size_t index) {
+    SettleMemory();
     const ModelPin pin = pins[index];
     pins.erase(pins.begin() + static_cast<ptrdiff_t>(index));
     for (size_t i = pin.pages.size(); i-- > 0;) Drop(pin.pages[i], {});
@@ -892,7 +906,9 @@ class Model : public ModelDevice {
     told.evicted_blocks = static_cast<uint32_t>(result->victims.size());
     told.done = resizing_ ? 0 : 1;
   }
-  // What the library does about memory at the beginning of most calls.
+  // What the library does about memory at the beginning of most calls, and of each
+  // operation of those that make several: what one of them has given up is not asked for
+  // any more when the next one begins.
   void SettleMemory() {
     if (!resizing_) return;
     if (done_) SetTotal(asked_);

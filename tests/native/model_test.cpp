@@ -1440,6 +1440,7 @@ class Lockstep {
     for (size_t i = 0; i < drawn.size(); ++i) {
       const Drawn& d = drawn[i];
       const Results& r = results[i];
+      model_.SettleMemory();  // also where there is nobody to work on
       ModelSequence* s = d.s == nullptr ? fresh : d.s;
       if (s == nullptr || closed.count(s) != 0) {
         const kvc_status got = d.what == kGrow       ? r.grown.status
