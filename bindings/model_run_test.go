@@ -973,6 +973,8 @@ func (l *lockstep) resumeOne(s *mSequence) {
 	out := make([]bindings.ResumeResult, 1)
 	l.same("resume", l.calls.of().Resume([]bindings.SequenceID{s.id}, out), nil)
 	l.streamWait(s, out[0].Waits, l.resumed(s, &out[0]))
+	// What it kept may have moved meanwhile, and its copy is still under way.
+	l.waitItself(s.stream, len(out[0].Waits) > 0)
 	l.sequence(s)
 }
 

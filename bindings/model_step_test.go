@@ -156,6 +156,9 @@ func (x *mStep) draw(t *rapid.T) {
 		x.add(target, op, func(s *mSequence) {
 			r := x.step.Resumed(op)
 			x.waits(s, r.Waits, x.l.resumed(s, &r))
+			if len(r.Waits) > 0 {
+				x.itself = append(x.itself, s.stream)
+			}
 		})
 	case "fork":
 		x.fork(t, target)

@@ -1500,6 +1500,7 @@ class Lockstep {
           Equal("lost tokens", r.resumed.lost_tokens, want.lost);
           judge_waits("resume together", *s, r.resumed.waits, r.resumed.wait_count,
                       std::move(want.waits));
+          if (r.resumed.wait_count != 0) itself.insert(s->stream);
           break;
         }
         case kStop:
