@@ -107,18 +107,26 @@ tsan: ## C and C++ tests that have more than one thread, under ThreadSanitizer
 	cmake --build --preset tsan
 	$(NO_ASLR) ctest --preset tsan
 
-# KVC_SEED repeats a run; a failure prints the seed and the operations that are left after shrinking. With TRACE, the
-# conversation trace as it was published (tests/data/NOTICE.md), the hit rates of docs/performance.md are measured again.
+# The seed of all that test-long draws: a new one each time, printed with each command, and repeated by `make test-long
+# SEED=N`. The tests of `make test` have seeds of their own that never change. Drawn once, when it is first asked for.
+SEED ?= $(eval SEED := $(strip $(shell od -An -N4 -tu4 /dev/urandom)))$(SEED)
+
+# A failure prints its seed and the operations that are left after shrinking; KVC_SEED, KVCAST_TEST_SEED and -rapid.seed
+# repeat it alone. With TRACE, the conversation trace as it was published (tests/data/NOTICE.md), the hit rates of
+# docs/performance.md are measured again.
 .PHONY: test-long
-test-long: ## A million random operations on both models, what pages hold, the C ABI and what subscribers know
+test-long: ## A million random operations on both models, what pages hold, the C ABI and what subscribers know, with a new SEED
 	cmake --preset dev $(WERROR)
 	cmake --build --preset dev --target model_test content_test fuzz_abi
-	KVC_OPERATIONS=1000000 build/dev/tests/native/model_test
-	KVC_OPERATIONS=1000000 build/dev/tests/native/content_test
-	KVC_INPUTS=100000 build/dev/tests/native/fuzz_abi
-	$(GO) test -count=1 -timeout=60m -run 'TestModel$$' ./bindings -rapid.checks=11000
-	KVCAST_TEST_LONG=1 KVCAST_TRACE=$(abspath $(TRACE)) $(GO) test -count=1 -timeout=60m -v \
-	  -run 'TestMirrors|TestFrozen|TestOverloadEnds|Conversation$$' ./tests/e2e ./publisher
+	KVC_SEED=$(SEED) KVC_OPERATIONS=1000000 build/dev/tests/native/model_test
+	KVC_SEED=$(SEED) KVC_OPERATIONS=1000000 build/dev/tests/native/content_test
+	KVC_SEED=$(SEED) KVC_INPUTS=100000 build/dev/tests/native/fuzz_abi
+	$(GO) test -count=1 -timeout=60m -run 'TestModel$$' ./bindings -rapid.checks=11000 -rapid.seed=$(SEED)
+	$(GO) test -count=1 -timeout=60m -run 'Checker|Checked|RoundTrip|Tolerant' ./publisher/wire -rapid.checks=5000 -rapid.seed=$(SEED)
+	KVCAST_TEST_SEED=$(SEED) $(GO) test -count=1 -timeout=60m -run 'AllocatorToSubscriber|SnapshotOfMultimodal|ThroughSnapshots|AgainstModel' \
+	  ./publisher
+	KVCAST_TEST_SEED=$(SEED) KVCAST_TEST_LONG=1 KVCAST_TRACE=$(abspath $(TRACE)) $(GO) test -count=1 -timeout=60m -v \
+	  -run 'TestMirrors|TestFrozen|TestOverloadEnds|TestSignal|Conversation$$' ./tests/e2e ./publisher
 
 .PHONY: bench
 bench: ## Benchmarks, C++ and Go

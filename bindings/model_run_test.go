@@ -20,6 +20,7 @@ import (
 
 	"github.com/kvcast/kvcast/bindings"
 	"github.com/kvcast/kvcast/bindings/event"
+	"github.com/kvcast/kvcast/tests/seeds"
 )
 
 // wireKey is how a block is named on the wire: by hash or, with Bytes, by digest.
@@ -1636,11 +1637,13 @@ func runModel(steps *int) func(*rapid.T) {
 // After each one every counter, every page and the whole resident set must be
 // the same; whenever the stream has been drained the mirror that a subscriber
 // would have must be the resident set. Rapid prints the seed of a failure and
-// shrinks it; -rapid.checks and -rapid.steps make the run longer.
+// shrinks it; the seed is the same each time unless -rapid.seed gives another, and
+// -rapid.checks and -rapid.steps make the run longer.
 func TestModel(t *testing.T) {
 	setDefault(t, "rapid.checks", map[bool]string{false: "1000", true: "200"}[testing.Short()])
 	setDefault(t, "rapid.steps", "120")
 	steps := 0
+	seeds.Rapid(t)
 	rapid.Check(t, runModel(&steps))
 	t.Logf("%d operations", steps)
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/kvcast/kvcast/tests/seeds"
 )
 
 // TestGCTorture runs the scripts and the model while the collector never rests:
@@ -46,6 +48,7 @@ func TestGCTorture(t *testing.T) {
 		setDefault(t, "rapid.checks", "2000")
 		setDefault(t, "rapid.steps", "60")
 		steps := 0
+		seeds.Rapid(t)
 		rapid.Check(t, runModel(&steps))
 		t.Logf("%d operations", steps)
 	})

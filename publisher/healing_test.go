@@ -16,6 +16,7 @@ import (
 	"github.com/kvcast/kvcast/bindings"
 	reader "github.com/kvcast/kvcast/publisher/subscribe"
 	"github.com/kvcast/kvcast/publisher/wire"
+	"github.com/kvcast/kvcast/tests/seeds"
 )
 
 // longVariable makes some tests as long as can be wished: make test-long sets it.
@@ -296,7 +297,7 @@ func overloadEnds(t *testing.T, entries int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &ledger{t: t, manager: manager, random: rand.New(rand.NewPCG(seedOf(t), 8)), Drainer: drainer, stream: stream, next: 1}
+	l := &ledger{t: t, manager: manager, random: rand.New(rand.NewPCG(seeds.Of(t), 8)), Drainer: drainer, stream: stream, next: 1}
 	l.taken = sync.NewCond(&l.mu)
 	p := mustNew(t, o)
 	if err := p.Attach(l); err != nil {

@@ -8,6 +8,8 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/kvcast/kvcast/tests/seeds"
 )
 
 // pattern is a payload of n bytes that only this number has.
@@ -123,9 +125,7 @@ func TestRingBytes(t *testing.T) {
 // run stays what it was when it was opened, whatever the ring does meanwhile,
 // and at the end nothing is pinned.
 func TestRingAgainstModel(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 0))
+	rnd := rand.New(rand.NewPCG(seeds.Of(t), 0))
 	rings := 60
 	if testing.Short() {
 		rings = 15

@@ -14,6 +14,7 @@ import (
 	"github.com/kvcast/kvcast/bindings/event"
 	reader "github.com/kvcast/kvcast/publisher/subscribe"
 	"github.com/kvcast/kvcast/publisher/wire"
+	"github.com/kvcast/kvcast/tests/seeds"
 )
 
 // followed is a follower with a verifier, read by one goroutine.
@@ -95,7 +96,7 @@ func TestFollowThroughSnapshots(t *testing.T) {
 		pad  int
 	}{{"padded", 65536}, {"early end", 0}} {
 		t.Run(c.name, func(t *testing.T) {
-			random := rand.New(rand.NewPCG(seedOf(t), 3))
+			random := rand.New(rand.NewPCG(seeds.Of(t), 3))
 			o := snapshotOptions(t)
 			o.ReplayPadLimit = c.pad
 			o.Warn = nil
@@ -207,7 +208,7 @@ func TestFollowThroughSnapshotsUnderLoad(t *testing.T) {
 		load = time.Second
 	}
 	for _, pad := range []int{65536, 0} {
-		random := rand.New(rand.NewPCG(seedOf(t), 5))
+		random := rand.New(rand.NewPCG(seeds.Of(t), 5))
 		o := snapshotOptions(t)
 		o.ReplayPadLimit, o.MaxEntries, o.MaxBatchEvents = pad, 8, 4
 		o.Warn = nil

@@ -12,6 +12,7 @@ import (
 	"github.com/kvcast/kvcast/bindings"
 	"github.com/kvcast/kvcast/bindings/event"
 	"github.com/kvcast/kvcast/publisher/wire"
+	"github.com/kvcast/kvcast/tests/seeds"
 )
 
 // serveItems serves a prompt in which -i stands for the digest of testDigest(i).
@@ -103,7 +104,7 @@ func TestSnapshotOfMultimodalBlocks(t *testing.T) {
 			}
 			mustStart(t, p)
 			s := subscribe(t, p)
-			random := rand.New(rand.NewPCG(seedOf(t), 4))
+			random := rand.New(rand.NewPCG(seeds.Of(t), 4))
 			for range 25 {
 				tokens := make([]int, 24)
 				item, at := 0, 0

@@ -8,15 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/kvcast/kvcast/bindings"
 	"github.com/kvcast/kvcast/bindings/event"
 	"github.com/kvcast/kvcast/publisher/wire"
+	"github.com/kvcast/kvcast/tests/seeds"
 )
 
 // mirror is what a subscriber knows, from bytes alone.
@@ -67,24 +65,6 @@ func (m *mirror) take(msg message) {
 			}
 		}
 	}
-}
-
-// seedVariable names the environment variable that repeats a failed random
-// test: its value is the seed that the test printed.
-const seedVariable = "KVCAST_TEST_SEED"
-
-// seedOf returns the seed of a random test and prints it.
-func seedOf(t testing.TB) uint64 {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv(seedVariable); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("%s: %v", seedVariable, err)
-		}
-	}
-	t.Logf("seed %d (%s=%[1]d repeats the test)", seed, seedVariable)
-	return seed
 }
 
 // newAllocator makes a stream and a manager that writes it.
@@ -139,7 +119,7 @@ func TestAllocatorToSubscriber(t *testing.T) {
 
 func allocatorToSubscriber(t *testing.T, form event.Form, entries int) {
 	const capacity = 96
-	random := rand.New(rand.NewPCG(seedOf(t), 1))
+	random := rand.New(rand.NewPCG(seeds.Of(t), 1))
 
 	stream, manager := newAllocator(t, bindings.StreamConfig{Form: form, MaxEntries: entries},
 		bindings.Config{TokensPerBlock: 4, CapacityBlocks: capacity})

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kvcast/kvcast/bindings/event"
+	"github.com/kvcast/kvcast/tests/seeds"
 )
 
 func TestCheckEvent(t *testing.T) {
@@ -105,6 +106,7 @@ func TestCheckEvent(t *testing.T) {
 // One Checker, reused over events of all sizes, agrees with a Go map.
 func TestCheckerDuplicates(t *testing.T) {
 	var c Checker
+	seeds.Rapid(t)
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.OneOf(rapid.IntRange(1, pairwiseMax+1), rapid.IntRange(pairwiseMax+1, 300)).Draw(t, "blocks")
 		s := &event.BlockStored{BlockSize: 1, Tokens: make([]uint32, n), HasParent: rapid.Bool().Draw(t, "parent")}
@@ -217,6 +219,7 @@ func TestCheckerAllocations(t *testing.T) {
 func TestCheckedEventsEncode(t *testing.T) {
 	const atATime = 40
 	drawn, passed, refused, noSlot := 0, map[Encoding]int{}, map[Encoding]int{}, map[Encoding]int{}
+	seeds.Rapid(t)
 	rapid.Check(t, func(t *rapid.T) {
 		for range atATime {
 			drawn++

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kvcast/kvcast/bindings/event"
+	"github.com/kvcast/kvcast/tests/seeds"
 )
 
 // edges are the numbers at which the width of an integer changes.
@@ -200,6 +201,7 @@ func TestRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	seeds.Rapid(t)
 	rapid.Check(t, func(t *rapid.T) {
 		c := genConfig(t)
 		ts := rapid.Float64Range(-math.MaxFloat64, math.MaxFloat64).Draw(t, "ts")
@@ -611,6 +613,7 @@ func TestDecodeTolerant(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	seeds.Rapid(t)
 	rapid.Check(t, func(t *rapid.T) {
 		c := genConfig(t)
 		c.Encoding = Map // the one that leaves nothing out

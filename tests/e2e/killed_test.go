@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kvcast/kvcast/publisher/subscribe"
+	"github.com/kvcast/kvcast/tests/seeds"
 )
 
 // Workers are killed with everything under way, and others take their place at once:
@@ -18,8 +19,8 @@ import (
 // too, come to know what the living one holds.
 func TestMirrorsOutliveWorkers(t *testing.T) {
 	t.Parallel()
-	seed := stormSeed(t)
-	random := rand.New(rand.NewPCG(seed, 99))
+	drawn := seeds.Of(t)
+	random := rand.New(rand.NewPCG(drawn, 99))
 	left := amount(killOperations, shortKillOperations, longKillOperations)
 	folder := shortTemp(t)
 	var c *crowd
@@ -32,7 +33,7 @@ func TestMirrorsOutliveWorkers(t *testing.T) {
 		config.Endpoint, config.ReplayEndpoint = "ipc://"+filepath.Join(folder, "s"), "ipc://"+filepath.Join(folder, "r")
 		w := newWorkerProcess(t, config)
 		if c == nil {
-			c = newCrowd(t, rand.New(rand.NewPCG(seed, 98)), w.endpoint, w.replay)
+			c = newCrowd(t, rand.New(rand.NewPCG(drawn, 98)), w.endpoint, w.replay)
 		}
 		if reader == nil {
 			reader = newReaderProcess(t, subscribe.FollowerOptions{

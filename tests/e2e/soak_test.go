@@ -18,6 +18,7 @@ import (
 
 	"github.com/kvcast/kvcast/publisher/subscribe"
 	"github.com/kvcast/kvcast/publisher/wire"
+	"github.com/kvcast/kvcast/tests/seeds"
 )
 
 // longVariable makes some tests as long as can be wished: make test-long sets it.
@@ -189,7 +190,7 @@ func (s *soak) run(operations int) error {
 // messages and connections, sleep, die and come anew.
 func TestMirrorsEqualTrees(t *testing.T) {
 	t.Parallel()
-	seed := stormSeed(t)
+	drawn := seeds.Of(t)
 	n := amount(soakOperations, shortSoakOperations, longSoakOperations) / soakWorkers
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
@@ -197,7 +198,7 @@ func TestMirrorsEqualTrees(t *testing.T) {
 	begin := time.Now()
 	soaks := make([]*soak, soakWorkers)
 	for i := range soaks {
-		soaks[i] = startSoak(ctx, t, seed, i)
+		soaks[i] = startSoak(ctx, t, drawn, i)
 	}
 	var running sync.WaitGroup
 	for i, s := range soaks {

@@ -25,6 +25,7 @@ import (
 	"github.com/kvcast/kvcast/publisher"
 	"github.com/kvcast/kvcast/publisher/subscribe"
 	"github.com/kvcast/kvcast/publisher/wire"
+	"github.com/kvcast/kvcast/tests/seeds"
 )
 
 const (
@@ -105,7 +106,7 @@ func TestSignalAndCollectorStorm(t *testing.T) {
 	late, end := storm(t)
 	reading.Go(func() { read <- reader.run(ctx) })
 
-	random := rand.New(rand.NewPCG(stormSeed(t), 0))
+	random := rand.New(rand.NewPCG(seeds.Of(t), 0))
 	// A machine that withholds the sender gets a longer run, until all signals that were
 	// due have been sent.
 	for requests := 1; p.Stats().NextSeq < batches || late() && p.Stats().NextSeq < 3*batches; requests++ {
@@ -233,20 +234,6 @@ func stormSignal(n int) {
 			unix.Tgkill(os.Getpid(), id, unix.SIGURG) // it may be gone by now
 		}
 	}
-}
-
-// stormSeed prints the seed of this run; KVCAST_TEST_SEED repeats one.
-func stormSeed(t *testing.T) uint64 {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv("KVCAST_TEST_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("seed %d (KVCAST_TEST_SEED=%[1]d repeats the requests)", seed)
-	return seed
 }
 
 // stormRequest serves a prompt of one to three blocks, most of them new, so
