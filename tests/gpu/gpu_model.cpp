@@ -15,6 +15,7 @@
 #include "tests/gpu/gpu_support.h"
 #include "tests/native/abi_support.h"
 #include "tests/native/model_works.h"
+#include "tests/native/run_length.h"
 
 namespace kvcast::gpu {
 namespace {
@@ -149,8 +150,14 @@ class Works final : public testing::ModelWorks {
 void CheckModel(const Options& options) {
   kvc_error error{};
   if (kvc_cuda_open(nullptr, &error) != KVC_OK) throw std::runtime_error(error.message);
-  const uint64_t suits = !options.quick ? 40000 : testing::kSanitized ? 2000 : 5000;
-  const uint64_t operations = options.operations != 0 ? options.operations : suits;
+  constexpr uint64_t kLong = 40000;
+  const testing::RunLength usual{Options{}.seed,
+                                 !options.quick        ? kLong
+                                 : testing::kSanitized ? 2000
+                                                       : 5000u,
+                                 kLong};
+  const uint64_t operations = options.operations != 0 ? options.operations : usual.operations;
+  const bool judged = usual.Judged(options.seed, operations);
   const bool can_grow = cuda::DeviceContext(cuda::OpenDriver(), 0).virtual_memory();
   std::printf("KVC_SEED=%llu\n", static_cast<unsigned long long>(options.seed));
   for (const bool elastic : {false, true}) {
@@ -162,7 +169,7 @@ void CheckModel(const Options& options) {
       target.works = [gates](kvc_manager* manager) {
         return std::make_unique<Works>(manager, gates);
       };
-      const std::string wrong = testing::RunModel(options.seed, operations, target);
+      const std::string wrong = testing::RunModel(options.seed, operations, judged, target);
       if (!wrong.empty()) throw std::runtime_error(wrong);
       if (!Misuse().empty()) throw std::runtime_error("the driver was misused: " + Misuse());
     }

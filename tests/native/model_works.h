@@ -60,8 +60,10 @@ struct ModelTarget {
 };
 
 // Random operations on managers of a kind of device, against the model. What is wrong,
-// shrunk, with the seed, or "".
-[[nodiscard]] std::string RunModel(uint64_t seed, uint64_t operations, const ModelTarget& target);
+// shrunk, with the seed, or "". A run that is judged (run_length.h) must also meet all
+// that the device has a part in.
+[[nodiscard]] std::string RunModel(uint64_t seed, uint64_t operations, bool judged,
+                                   const ModelTarget& target);
 
 }  // namespace kvcast::testing
 
