@@ -199,6 +199,9 @@ func TestRulesBite(t *testing.T) {
 			"publisher/x.go: imports cmd/kvcast/internal: publisher must not use it"}},
 		{"cmd imports tests", newGo("cmd/kvcast/x.go", ours("tests/layout")), []string{
 			"cmd/kvcast/x.go: imports tests/layout: cmd must not use it"}},
+		{"cmd gets seeds from tests", newGo("cmd/kvcast/x.go", ours("tests/seeds")), []string{
+			"cmd/kvcast/x.go: imports tests/seeds: cmd must not use it"}},
+		{"a test of wire gets seeds", newGo("publisher/wire/x_test.go", ours("tests/seeds")), nil},
 		{"name that only begins alike", newGo("cgo/x.go", ours("nativeish")), []string{
 			"cgo/x.go: imports nativeish: cgo must not use it"}},
 		{"zmq4 in another file", newGo("publisher/x.go", "github.com/pebbe/zmq4"), []string{
