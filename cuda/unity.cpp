@@ -9,6 +9,7 @@
 #include "cuda/src/cuda_capi.cpp"
 #include "cuda/src/cuda_device.cpp"
 #include "cuda/src/cuda_tables.cpp"
+#include "cuda/src/device_loss.cpp"
 #include "cuda/src/driver_api.cpp"
 #include "cuda/src/event_pool.cpp"
 #include "cuda/src/kernel_image.cpp"

@@ -43,7 +43,7 @@ class Bench {
   explicit Bench(const DeviceContext& context) : api_(context.api()) {}
   ~Bench() {
     if (stream_ != nullptr) {
-      api_.stream_synchronize(stream_);
+      WaitForStream(api_, stream_);
       api_.stream_destroy(stream_);
     }
     if (start_ != nullptr) api_.event_destroy(start_);

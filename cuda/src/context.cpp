@@ -86,6 +86,10 @@ ContextScope::~ContextScope() {
   (void)Tried([&] { return api_.context_pop(&ours); });
 }
 
+void WaitForStream(const DriverApi& api, StreamHandle stream) noexcept {
+  if (api.stream_synchronize(stream) != kSuccess) api.context_synchronize();
+}
+
 ContextHandle CallersContext(const DriverApi& api) {
   RequireSameProcess();
   ContextHandle current = nullptr;

@@ -73,6 +73,11 @@ class ContextScope {
   bool relaxed_ = false;
 };
 
+// Under a ContextScope, before what its work uses goes: waits until all that is queued on the
+// stream has run. To destroy it would not wait. Where the driver does not wait for the stream it
+// is asked to for the context; errors are not told, as one that is lost runs nothing.
+void WaitForStream(const DriverApi& api, StreamHandle stream) noexcept;
+
 // The calling thread's context; throws when it has none.
 [[nodiscard]] ContextHandle CallersContext(const DriverApi& api);
 

@@ -172,7 +172,7 @@ void CudaDevice::BeginCall() {
 
 void CudaDevice::RequireUsable() const {
   RequireSameProcess();
-  if (const Error* error = streams_.broken()) throw *error;
+  if (const DeviceLoss* loss = streams_.broken()) throw *loss;
 }
 
 void CudaDevice::EndCall() noexcept {

@@ -78,7 +78,7 @@ CudaTables::~CudaTables() {
   try {
     const ContextScope scope(context_);
     FreeSpare(/*all=*/true);
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // The context is gone, and with it its memory.
   }
 }

@@ -83,6 +83,11 @@ void Check(const DriverApi& api, const char* call, Result result);
 // (no memory, a handle that is none, not supported) are of the one call.
 [[nodiscard]] bool Lasting(Result result);
 
+// Whether a call has been refused because of a capture, and will not be when that is over.
+[[nodiscard]] constexpr bool OfACapture(Result result) {
+  return result >= kErrorStreamCaptureUnsupported && result <= kErrorStreamCaptureImplicit;
+}
+
 // What a call that is to be repeated has said in the end. A call that fails has done
 // nothing; what will not last is met by trying a few times more.
 template <typename Call>

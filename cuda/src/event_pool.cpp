@@ -3,6 +3,8 @@
 
 #include "cuda/src/event_pool.h"
 
+#include <exception>
+
 namespace kvcast::cuda {
 
 EventPool::~EventPool() {
@@ -10,7 +12,7 @@ EventPool::~EventPool() {
   try {
     const ContextScope scope(context_);
     for (const EventHandle event : free_) context_.api().event_destroy(event);
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // The context is gone, and with it its events.
   }
 }

@@ -4,6 +4,7 @@
 #include "cuda/src/kernel_image.h"
 
 #include <algorithm>
+#include <exception>
 #include <string>
 
 namespace kvcast::cuda {
@@ -51,7 +52,7 @@ KernelImage::~KernelImage() {
   try {
     const ContextScope scope(context_);
     context_.api().module_unload(module_);
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // The context is gone, and with it its modules.
   }
 }

@@ -4,6 +4,7 @@
 #include "cuda/src/pool_memory.h"
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 #include <string>
 #include <utility>
@@ -75,7 +76,7 @@ PoolMemory::~PoolMemory() {
     } else {
       context_.api().memory_free(base_);
     }
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // Without the context there is no memory either.
   }
 }

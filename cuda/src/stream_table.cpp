@@ -4,6 +4,8 @@
 #include "cuda/src/stream_table.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 #include <utility>
 
 namespace kvcast::cuda {
@@ -32,7 +34,6 @@ bool StreamTable::Passing(const Error& error) {
 StreamTable::StreamTable(const DeviceContext& context, EventPool& events)
     : context_(context), events_(events) {
   slots_[0].open = true;  // the host: nothing is ever outstanding on it
-  error_.reserve(1);
 }
 
 StreamTable::~StreamTable() {
@@ -43,7 +44,7 @@ StreamTable::~StreamTable() {
     for (Slot& slot : slots_) {
       if (slot.stream != nullptr && slot.ours) context_.api().stream_destroy(slot.stream);
     }
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // The context is gone, and with it its streams.
   }
 }
@@ -53,10 +54,10 @@ void StreamTable::Drain() noexcept {
   try {
     const ContextScope scope(context_);
     for (Slot& slot : slots_) {
-      if (slot.stream != nullptr && slot.ours) context_.api().stream_synchronize(slot.stream);
+      if (slot.stream != nullptr && slot.ours) WaitForStream(context_.api(), slot.stream);
     }
     WaitForCallers();
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // The context is gone, and nothing runs in it.
   }
   for (Slot& slot : slots_) {
@@ -212,7 +213,9 @@ void StreamTable::FreeClosed() noexcept {
     const ContextScope scope(context_);
     DestroyDoomed();
   } catch (const Error& error) {
-    if (!Passing(error)) Break(error);  // else a later call tries again
+    if (!Passing(error)) Break(error, LostTask::kQuestion);  // else a later call tries again
+  } catch (const std::bad_alloc&) {
+    // What the driver has said could not be told: a later call tries again.
   }
 }
 
@@ -247,10 +250,12 @@ StreamTable::Noted& StreamTable::AppendLocked(uint32_t slot, What what) {
   noted.slot = slot;
   slots_[slot].record_last = false;
   ++slots_[slot].notes;
-  noted.number = ++noted_last_;
+  const uint64_t number = ++noted_last_;
   OwnNote& own = OwnHere();
-  own.number = noted.number;
-  if (what != What::kRecord) own.promised = noted.number;
+  if (own.number == 0) own.call = number;
+  own.number = number;
+  noted.call = own.call;
+  if (what != What::kRecord) own.promised = own.call;
   noted_.store(true, std::memory_order_release);
   return noted;
 }
@@ -335,8 +340,8 @@ StreamHandle StreamTable::handle(uint32_t slot) const {
   return slots_[slot].stream;
 }
 
-const Error* StreamTable::broken() const {
-  return broken_.load(std::memory_order_acquire) ? error_.data() : nullptr;
+const DeviceLoss* StreamTable::broken() const {
+  return broken_.load(std::memory_order_acquire) ? &loss_ : nullptr;
 }
 
 uint64_t StreamTable::Capturing(uint64_t among) noexcept {
@@ -367,7 +372,9 @@ uint64_t StreamTable::Capturing(uint64_t among) noexcept {
       }
     }
   } catch (const Error& error) {
-    if (!Passing(error)) Break(error);
+    if (!Passing(error)) Break(error, LostTask::kQuestion);
+  } catch (const std::bad_alloc&) {
+    // What the driver has said could not be told: it is asked again before anything is queued.
   }
   std::lock_guard<std::mutex> lock(mutex_);
   for (uint32_t i = 1; i < kDeviceSlots; ++i) {

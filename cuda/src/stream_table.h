@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/src/device_loss.h"
 #include "cuda/src/event_pool.h"
 #include "native/src/device.h"
 
@@ -60,8 +61,9 @@ class StreamTable {
   // its caller launches behind it; unless it is for a caller's stream that is none any
   // more, where nobody does. Returns how much was left.
   uint32_t Submit() noexcept;
-  // After a Submit, on its thread: throws the table's error if it has broken before work
-  // was on its stream that the thread had noted: a copy, a wait, an upload. Records are not.
+  // After a Submit, on its thread: throws the table's error if it has broken before all work
+  // was on its stream that the thread had noted since the Submit before: copies, waits, uploads;
+  // also what was only left. Records do not count, and nobody else's failure does.
   void RequireKept() const;
   // Asks the driver which of these slots' streams (a bit for each) are being captured
   // into a graph. Steps, and slots that are closed, are not. A stream that is closed
@@ -140,7 +142,7 @@ class StreamTable {
 
   // The first error of the driver that is not over with the call that met it, or null:
   // then fences may never be reached, and the device is of no more use to us.
-  [[nodiscard]] const Error* broken() const;
+  [[nodiscard]] const DeviceLoss* broken() const;
   [[nodiscard]] StreamHandle handle(uint32_t slot) const;
   // Whether a Submit would call the driver.
   [[nodiscard]] bool has_noted() const { return noted_.load(std::memory_order_acquire); }
@@ -176,7 +178,7 @@ class StreamTable {
     What what = What::kRecord;
     uint32_t slot = 0;
     uint64_t position = 0;
-    uint64_t number = 0;  // of all that have been noted
+    uint64_t call = 0;  // whose it is: as of OwnNote
     Fence fence;
     PageCopy copy;
     Work work;
@@ -187,9 +189,10 @@ class StreamTable {
   // after the other.
   struct OwnNote {
     const StreamTable* table = nullptr;
-    uint64_t number = 0;
-    uint64_t promised = 0;  // the newest that is no record
-    uint64_t handed = 0;    // of those, what the last Submit was for
+    uint64_t number = 0;    // of all that have been noted
+    uint64_t call = 0;      // the number of the first since the last Submit names them all
+    uint64_t promised = 0;  // the same if there is more than records among them, else 0
+    uint64_t handed = 0;    // what that was at the last Submit
     uint64_t closed = 0;    // callers' streams since the last FreeClosed, a bit for each slot
   };
   [[nodiscard]] static OwnNote& Own();
@@ -212,7 +215,11 @@ class StreamTable {
   [[nodiscard]] bool SlotIsOwn(uint32_t slot) const;
   [[nodiscard]] bool IsCallers(uint32_t slot) const;
   [[nodiscard]] bool MayStay(const Noted& noted, const Error& error) const;
-  void Break(const Error& error) noexcept;
+  void Break(const std::exception& cause, LostTask task) noexcept;
+  [[nodiscard]] static bool IsPromise(const Noted& noted) {
+    return noted.what != What::kRecord && !noted.owed;
+  }
+  void LoseRest() noexcept;
   void PollLocked();
   void PollSlot(uint32_t index);
   void DropCaptured(uint32_t index, EventHandle event, Notes* notes);
@@ -223,31 +230,31 @@ class StreamTable {
 
   const DeviceContext& context_;
   EventPool& events_;
-  std::mutex submit_mutex_;
+  mutable std::mutex submit_mutex_;
   mutable std::mutex mutex_;
   std::condition_variable answered_;  // with mutex_: nobody asks about a doomed stream now
   std::array<Slot, kDeviceSlots> slots_;
   Notes noted_list_;
   Notes spare_;  // notes that have been done, to be used again
-  Notes doing_;  // submit_mutex_, as the next three
+  Notes doing_;  // submit_mutex_, as the next four
   Notes left_;
+  Notes lost_;  // promises that the table has broken
   std::vector<PageCopy> batch_;
   Copier copier_;
   std::function<void(StreamHandle)> recorded_;
   std::function<void(StreamHandle)> lost_stream_;
   std::array<bool, kDeviceSlots> leaves_{};  // slots with something left
   std::array<Outcome, kDeviceSlots> blocked_{};
-  uint64_t at_ = 0;                                // the number of the note that is being done
-  std::array<bool, kDeviceSlots> gone_{};          // streams of callers that are none any more
-  uint64_t noted_last_ = 0;                        // notes so far; mutex_
-  std::atomic<uint64_t> failed_from_{UINT64_MAX};  // notes from here on were not done
-  std::atomic<uint64_t> done_last_{0};             // of those, up to here all are done or left
+  Notes::iterator at_;                     // of doing_, that is being done: all before it are
+  std::array<bool, kDeviceSlots> gone_{};  // streams of callers that are none any more
+  uint64_t noted_last_ = 0;                // notes so far; mutex_
+  std::atomic<uint64_t> done_last_{0};     // of those, up to here all are done or left
   std::atomic<bool> noted_{false};
   std::atomic<uint32_t> doomed_{0};       // slots
   std::atomic<uint64_t> outstanding_{0};  // events recorded and not reached
   std::atomic<uint64_t> progress_{0};
   std::atomic<bool> broken_{false};
-  std::vector<Error> error_;  // at most one; written before broken_
+  DeviceLoss loss_;  // written once, before broken_
 };
 
 }  // namespace kvcast::cuda

@@ -7,32 +7,16 @@
 #include <iterator>
 #include <new>
 #include <optional>
-#include <string>
 
 #include "cuda/src/stream_table.h"
 
 namespace kvcast::cuda {
 
-namespace submission {
-
-// Whether a call was refused because of a capture, and will not be when that is over.
-bool IsOfACapture(const Error& error) {
-  return error.system_code() >= kErrorStreamCaptureUnsupported &&
-         error.system_code() <= kErrorStreamCaptureImplicit;
-}
-
-}  // namespace submission
-
-void StreamTable::Break(const Error& error) noexcept {
+// The first time counts.
+void StreamTable::Break(const std::exception& cause, LostTask task) noexcept {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!error_.empty()) return;
-  // Whatever it was, it is not over with the next call: a caller who is told that memory
-  // is short would try again and again.
-  std::string what = error.what();
-  what += Lasting(error.system_code())
-              ? ": the device or its context is lost; destroy the manager"
-              : ": work that has been promised could not be handed over; destroy the manager";
-  error_.emplace_back(KVC_DEVICE_ERROR, what, error.system_code());
+  if (broken() != nullptr) return;
+  loss_.Set(cause, task);
   broken_.store(true, std::memory_order_release);
 }
 
@@ -59,10 +43,36 @@ uint32_t StreamTable::Submit() noexcept {
   return left;
 }
 
+// Whoever has noted nothing, and everybody while the table is whole, looks at nothing else.
 void StreamTable::RequireKept() const {
   const OwnNote& own = Own();
-  if (own.table != this || own.handed == 0) return;
-  if (own.handed >= failed_from_.load(std::memory_order_acquire)) throw *broken();
+  if (own.table != this || own.handed == 0 || broken() == nullptr) return;
+  const auto mine = [&](const Noted& noted) {
+    return noted.call == own.handed && IsPromise(noted);
+  };
+  std::lock_guard<std::mutex> turn(submit_mutex_);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (std::any_of(lost_.begin(), lost_.end(), mine) ||
+      std::any_of(noted_list_.begin(), noted_list_.end(), mine)) {
+    throw DeviceLoss(*broken());
+  }
+}
+
+// With submit_mutex_. What has not been done of doing_, and never will be, is kept for those who
+// ask whether theirs was.
+void StreamTable::LoseRest() noexcept {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    while (at_ != doing_.end()) {
+      const auto next = std::next(at_);
+      if (IsPromise(*at_)) {
+        --slots_[at_->slot].notes;
+        lost_.splice(lost_.end(), doing_, at_);
+      }
+      at_ = next;
+    }
+  }
+  for (Noted& noted : lost_) noted.work = nullptr;
 }
 
 // With submit_mutex_.
@@ -79,21 +89,17 @@ uint32_t StreamTable::SubmitLocked() noexcept {
   leaves_.fill(false);
   blocked_.fill(Outcome::kDone);
   gone_.fill(false);
-  if (!doing_.empty()) at_ = doing_.front().number;
+  at_ = doing_.begin();
   if (!doing_.empty() && broken() == nullptr) {
     try {
       DoAll();
-      at_ = UINT64_MAX;  // whoever breaks the table from now on, these are done or left
-    } catch (const Error& error) {
-      Break(error);
-    } catch (const std::exception& error) {
-      Break(Error(KVC_INTERNAL, error.what()));
+      at_ = doing_.end();  // whoever breaks the table from now on, these are done or left
+    } catch (const std::exception& cause) {
+      const bool promised = std::any_of(at_, doing_.end(), IsPromise);
+      Break(cause, promised ? LostTask::kWork : LostTask::kFence);
     }
   }
-  if (!doing_.empty() && broken() != nullptr) {
-    failed_from_.store(std::min(failed_from_.load(std::memory_order_relaxed), at_),
-                       std::memory_order_release);
-  }
+  if (at_ != doing_.end()) LoseRest();
   for (Noted& noted : doing_) {
     noted.work = nullptr;
     noted.owed = false;
@@ -135,7 +141,7 @@ void StreamTable::DoAll() {
     return;
   }
   for (auto first = doing_.begin(); first != doing_.end();) {
-    at_ = first->number;
+    at_ = first;
     const auto end = BatchEnd(first);
     const uint32_t slot = first->slot;
     Outcome outcome = blocked_[slot];
@@ -245,15 +251,16 @@ StreamTable::Outcome StreamTable::Do(Noted& noted) {
         return noted.owed ? Outcome::kRefused : Outcome::kDone;
       } catch (const Error& error) {
         // A capture has begun since we asked.
-        if (submission::IsOfACapture(error)) return Outcome::kNotYet;
+        if (OfACapture(error.system_code())) return Outcome::kNotYet;
         throw;
       }
     case What::kCopy:
       try {
         copier_(stream, batch_);
       } catch (const Error& error) {
-        // The same, and nothing has been queued. Otherwise a part of the batch may have been,
-        // which is not to be done twice: so what the driver says of a capture is not enough.
+        // The same, of a batch that may be made as a whole later. Otherwise a part of it may have
+        // been queued that is not to be done twice: what the driver says of a capture is not
+        // enough.
         if (error.status() == KVC_BAD_STATE) return Outcome::kNotYet;
         throw;
       }
@@ -363,7 +370,7 @@ void StreamTable::Poll() noexcept {
     const ContextScope scope(context_);
     PollLocked();
   } catch (const Error& error) {
-    if (!Passing(error)) Break(error);  // else the next Poll asks again
+    if (!Passing(error)) Break(error, LostTask::kQuestion);  // else the next Poll asks again
   } catch (const std::bad_alloc&) {
     // A fence that is to be recorded anew could not be noted: it is asked for again.
   }
@@ -435,7 +442,6 @@ void StreamTable::DropCaptured(uint32_t index, EventHandle event, Notes* notes) 
     if (handed < position) {
       Noted& noted = AppendLocked(index, What::kRecord);
       noted.position = position;
-      noted.number = 0;  // older than all that waits
       notes->splice(notes->begin(), noted_list_, std::prev(noted_list_.end()));
       slot.withheld = true;
     }

@@ -24,6 +24,10 @@ class Error : public std::runtime_error {
   [[nodiscard]] kvc_status status() const { return status_; }
   [[nodiscard]] int32_t system_code() const { return system_code_; }
 
+ protected:
+  // For an error that is made before anybody knows what it will tell.
+  void set_system_code(int32_t code) noexcept { system_code_ = code; }
+
  private:
   kvc_status status_;
   int32_t system_code_;

@@ -28,14 +28,18 @@ class CudaStreams : public CudaTest {
     events_ = std::make_unique<EventPool>(*context_);
     table_ = std::make_unique<StreamTable>(*context_, *events_);
   }
-  void TearDown() override {
-    fakecuda_hold(0);
+  // What Open has made goes; it can be opened again.
+  void Close() {
     table_.reset();
     if (events_ != nullptr) {
       EXPECT_EQ(events_->in_use(), 0u);
     }
     events_.reset();
     context_.reset();
+  }
+  void TearDown() override {
+    fakecuda_hold(0);
+    Close();
     CudaTest::TearDown();
   }
   bool ReachedSoon(uint32_t slot, uint64_t position) {

@@ -41,10 +41,7 @@ TEST_F(CudaSubmission, AWaitThatIsNotThereBreaksTheTable) {
     ASSERT_NE(table_->broken(), nullptr);
     EXPECT_EQ(table_->broken()->status(), KVC_DEVICE_ERROR);
     EXPECT_FALSE(behind);
-    table_.reset();
-    EXPECT_EQ(events_->in_use(), 0u);
-    events_.reset();
-    context_.reset();
+    Close();
   }
 }
 
@@ -204,9 +201,7 @@ TEST_F(CudaSubmission, WhatIsOnlyOwedDoesNotBreakTheTable) {
     (void)table_->Submit();
     fakecuda_inject(nullptr, 0, 0);
     EXPECT_NE(table_->broken(), nullptr) << "work that has not been queued is promised";
-    table_.reset();
-    events_.reset();
-    context_.reset();
+    Close();
   }
 }
 
@@ -351,83 +346,6 @@ TEST_F(CudaSubmission, WhatComesBehindARecordMadeAnewIsNotKeptWhenThatFails) {
   EXPECT_NE(table_->broken(), nullptr);
   EXPECT_FALSE(queued);
   EXPECT_THROW(table_->RequireKept(), Error);
-}
-
-// Whose promise was broken, and whose was not.
-class CudaPromises : public CudaStreams {
- protected:
-  // Whether the thread's last Submit has kept what the thread had noted.
-  static bool Kept(const StreamTable& table) {
-    try {
-      table.RequireKept();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.status(), KVC_DEVICE_ERROR);
-      return false;
-    }
-    return true;
-  }
-  static void Fail() { throw Error(KVC_DEVICE_ERROR, "refused", kErrorIllegalAddress); }
-};
-
-TEST_F(CudaPromises, WhatWasDoneBeforeTheFailureIsKept) {
-  Open();
-  const uint32_t slot = table_->Open();
-  std::atomic<int> turn{0};
-  bool kept = false;
-  std::thread first([&] {
-    table_->Note(slot, [](StreamHandle) { return true; });
-    turn = 1;
-    Until([&] { return turn == 2; });
-    (void)table_->Submit();
-    kept = Kept(*table_);
-  });
-  Until([&] { return turn == 1; });
-  table_->Note(slot, [](StreamHandle) -> bool {
-    Fail();
-    return true;
-  });
-  (void)table_->Submit();
-  EXPECT_NE(table_->broken(), nullptr);
-  EXPECT_FALSE(Kept(*table_));
-  turn = 2;
-  first.join();
-  EXPECT_TRUE(kept) << "its work is on the stream";
-  // And nothing that comes later is.
-  table_->Note(slot, [](StreamHandle) { return true; });
-  (void)table_->Submit();
-  EXPECT_FALSE(Kept(*table_));
-  (void)table_->Record(slot);
-  (void)table_->Submit();
-  EXPECT_TRUE(Kept(*table_)) << "a record is no promise";
-  (void)table_->Submit();
-  EXPECT_TRUE(Kept(*table_)) << "nothing was noted";
-}
-
-// The table breaks while work is being done, by somebody else's question.
-TEST_F(CudaPromises, WhatIsDoneWhileTheTableBreaksIsKept) {
-  Open();
-  const uint32_t slot = table_->Open();
-  table_->Note(slot, [&](StreamHandle) {
-    fakecuda_inject("cuStreamIsCapturing", 1, kErrorIllegalAddress);
-    (void)table_->Capturing(uint64_t{1} << slot);
-    return true;
-  });
-  EXPECT_EQ(table_->Submit(), 0u);
-  EXPECT_NE(table_->broken(), nullptr);
-  EXPECT_TRUE(Kept(*table_));
-}
-
-TEST_F(CudaPromises, OfOneTableAreNotAnothers) {
-  Open();
-  StreamTable other(*context_, *events_);
-  other.Note(other.Open(), [](StreamHandle) { return true; });  // and nobody submits it
-  const uint32_t slot = table_->Open();
-  (void)table_->Record(slot);
-  fakecuda_inject("cuEventRecord", 1, kErrorIllegalAddress);
-  (void)table_->Submit();
-  EXPECT_NE(table_->broken(), nullptr);
-  EXPECT_TRUE(Kept(*table_)) << "a record is no promise";
-  EXPECT_TRUE(Kept(other));
 }
 
 TEST_F(CudaSubmission, EachThreadFindsItsWorkDone) {
