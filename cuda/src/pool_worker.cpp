@@ -4,7 +4,10 @@
 #include "cuda/src/pool_worker.h"
 
 #include <algorithm>
+#include <exception>
 #include <optional>
+
+#include "cuda/src/thread_start.h"
 
 namespace kvcast::cuda {
 
@@ -14,7 +17,7 @@ PoolWorker::PoolWorker(PoolMemory& memory, uint64_t page_bytes, uint32_t pages)
       shared_(std::make_unique<Shared>()),
       backing_{0, pages, true, false},
       mapped_bytes_(memory.bytes()) {
-  shared_->thread = std::thread([this] { Run(); });
+  shared_->thread = StartThread("to grow and shrink the pool's memory", [this] { Run(); });
 }
 
 PoolWorker::~PoolWorker() {
@@ -88,7 +91,7 @@ void PoolWorker::WorkOff() {
   std::optional<ContextScope> scope;
   try {
     scope.emplace(memory_.context());
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // What needs it fails by itself.
   }
   while (WorkOne()) {

@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <new>
 #include <utility>
+
+#include "cuda/src/thread_start.h"
 
 namespace kvcast::cuda {
 
@@ -32,7 +35,7 @@ Staging::Staging(const DeviceContext& context, uint64_t bytes)
     for (EventHandle& event : halves_) {
       KVCAST_CUDA(api, event_create, &event, kEventBlockingSync | kEventDisableTiming);
     }
-    shared_->worker = std::thread(&Staging::Serve, this);
+    shared_->worker = StartThread("to copy through pinned memory", [this] { Serve(); });
   } catch (...) {
     GiveBack();
     throw;
@@ -53,7 +56,7 @@ Staging::~Staging() {
   try {
     const ContextScope scope(context_);
     GiveBack();
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // The context is gone, and with it all of these.
   }
 }
@@ -62,7 +65,7 @@ Staging::~Staging() {
 void Staging::GiveBack() noexcept {
   const DriverApi& api = context_.api();
   if (stream_ != nullptr) {
-    api.stream_synchronize(stream_);
+    WaitForStream(api, stream_);
     api.stream_destroy(stream_);
   }
   for (const EventHandle event : halves_) {
@@ -111,7 +114,7 @@ void Staging::Serve() {
         Run(job);
       } catch (...) {
         // What has been queued uses the halves, which the next job takes.
-        context_.api().stream_synchronize(stream_);
+        WaitForStream(context_.api(), stream_);
         throw;
       }
     } catch (const Error& error) {

@@ -82,7 +82,8 @@ enum {
   KVC_BUSY = 6,
   /* The stream is sealed and everything in it has been drained. */
   KVC_END = 7,
-  /* Host memory is exhausted. */
+  /* Host memory is exhausted, or the device's, or the threads that the system allows a
+   * process (system_code EAGAIN then): the message says which, and what helps. */
   KVC_OUT_OF_MEMORY = 8,
   /* The device reported an error or was misused. */
   KVC_DEVICE_ERROR = 9,
@@ -416,7 +417,9 @@ typedef struct kvc_manager kvc_manager;
 KVC_API void kvc_config_init(kvc_config* config) KVC_NOEXCEPT;
 
 /* Creates a manager with all its arenas allocated and touched. `stream` may be
- * NULL (no events) or a stream no manager has used before, else KVC_BUSY. */
+ * NULL (no events) or a stream no manager has used before, else KVC_BUSY. An elastic pool
+ * on a GPU has a thread of its own: KVC_OUT_OF_MEMORY, with nothing left behind, where the
+ * system starts none. */
 KVC_API kvc_status kvc_manager_create(const kvc_config* config, kvc_stream* stream,
                                       kvc_manager** out, kvc_error* error) KVC_NOEXCEPT;
 
