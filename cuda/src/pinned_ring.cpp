@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <new>
 
 namespace kvcast::cuda {
@@ -35,24 +36,33 @@ PinnedRing::~PinnedRing() {
   if (ForkedSinceOpen()) return;
   try {
     const ContextScope scope(context_);
-    if (!lost_.empty() || owed_ != 0) context_.api().context_synchronize();
+    // Its streams may have been destroyed, which does not wait for their work.
+    bool unknown = !lost_.empty() || owed_ != 0;
     for (const Part& part : parts_) {
-      if (part.event != nullptr) events_.Give(part.event);
+      unknown = unknown || part.lost;
+      if (part.event == nullptr) continue;
+      unknown = unknown || context_.api().event_synchronize(part.event) != kSuccess;
+      events_.Give(part.event);
     }
+    if (unknown) context_.api().context_synchronize();
     context_.api().host_free(host_);
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // The context is gone, and with it what it had pinned.
   }
 }
 
 PinnedRing::Space PinnedRing::Take(uint64_t bytes, bool poll) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   const uint64_t need = (std::max<uint64_t>(bytes, 1) + pinned_ring::kAlignment - 1) /
                         pinned_ring::kAlignment * pinned_ring::kAlignment;
   if (need > size_) return {};
   if (poll && !parts_.empty()) {
     const std::optional<uint64_t> behind = Fit(end_, need);
-    if (!behind || *behind + need - begin_ > size_) PollLocked();
+    if (!behind || *behind + need - begin_ > size_) {
+      lock.unlock();
+      Poll();
+      lock.lock();
+    }
   }
   if (parts_.empty()) begin_ = end_ = 0;
   const std::optional<uint64_t> start = Fit(end_, need);
@@ -150,9 +160,38 @@ void PinnedRing::Release(const Space& space) {
   for (Part& part : parts_) part.free = part.free || part.ticket == space.ticket;
 }
 
+// The driver is asked without the mutex: it may take its time, and an upload need not wait for
+// that. Only who has the turn takes parts away, so the event stays what it is meanwhile.
 void PinnedRing::Poll() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  PollLocked();
+  std::lock_guard<std::mutex> turn(poll_mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  EventHandle event = TakeBackLocked();
+  if (event == nullptr) return;
+  lock.unlock();
+  const ContextScope scope(context_);
+  while (event != nullptr) {
+    const Result result = Tried([&] { return context_.api().event_query(event); });
+    const bool captured = result == kErrorCapturedEvent;
+    if (!captured) {
+      if (result != kSuccess && !Lasting(result)) return;  // not yet, or to be asked again
+      Check(context_.api(), "event_query", result);
+    }
+    lock.lock();
+    const EventHandle asked = event;
+    if (captured) {
+      LoseLocked(asked);
+    } else {
+      parts_.front().event = nullptr;
+      parts_.front().free = true;
+    }
+    event = TakeBackLocked();
+    lock.unlock();
+    if (captured) {
+      events_.Drop(asked);
+    } else {
+      events_.Give(asked);
+    }
+  }
 }
 
 uint64_t PinnedRing::in_flight() const {
@@ -165,30 +204,33 @@ bool PinnedRing::has_lost() const {
   return !lost_.empty();
 }
 
-void PinnedRing::PollLocked() {
-  if (parts_.empty()) return;
-  const ContextScope scope(context_);
+// With the mutex. What at the front needs no event is taken back; returns the event that what is
+// there then is in use until, or null when there is none.
+EventHandle PinnedRing::TakeBackLocked() {
   while (!parts_.empty()) {
-    Part& part = parts_.front();
+    const Part& part = parts_.front();
     if (part.lost) {
       lost_.push_back({part.begin % size_, part.begin % size_ + (part.end - part.begin)});
     } else if (!part.free) {
-      if (part.event == nullptr) return;
-      const Result result = Tried([&] { return context_.api().event_query(part.event); });
-      if (result == kErrorCapturedEvent) {
-        events_.Drop(part.event);
-        part.event = nullptr;
-        for (Part& other : parts_) {
-          other.lost = other.lost || other.ticket == part.ticket || other.behind == part.ticket;
-        }
-        continue;
-      }
-      if (result != kSuccess && !Lasting(result)) return;  // not yet, or to be asked again
-      Check(context_.api(), "event_query", result);
-      events_.Give(part.event);
+      return part.event;
     }
     parts_.pop_front();
     begin_ = parts_.empty() ? end_ : parts_.front().begin;
+  }
+  return nullptr;
+}
+
+// With the mutex. The event has gone into a graph, and so may have all that it serves.
+void PinnedRing::LoseLocked(EventHandle event) {
+  uint64_t ticket = 0;
+  for (Part& part : parts_) {
+    if (part.event == event) {
+      ticket = part.ticket;
+      part.event = nullptr;
+      part.lost = true;
+    } else {
+      part.lost = part.lost || (ticket != 0 && part.behind == ticket);
+    }
   }
 }
 

@@ -35,8 +35,7 @@ class PinnedRing {
 
   // Throws Error when the driver pins no more memory.
   PinnedRing(const DeviceContext& context, EventPool& events, uint64_t bytes);
-  // All work that uses its space must have run; for what is owed or lost it waits for the
-  // context.
+  // Waits for the work that uses its space; for what is owed or lost, for all of the context.
   ~PinnedRing();
   PinnedRing(const PinnedRing&) = delete;
   PinnedRing& operator=(const PinnedRing&) = delete;
@@ -88,7 +87,8 @@ class PinnedRing {
 
   [[nodiscard]] Space Take(uint64_t bytes, bool poll);
   [[nodiscard]] std::optional<uint64_t> Fit(uint64_t start, uint64_t need) const;
-  void PollLocked();
+  [[nodiscard]] EventHandle TakeBackLocked();
+  void LoseLocked(EventHandle event);
 
   const DeviceContext& context_;
   EventPool& events_;
@@ -96,10 +96,11 @@ class PinnedRing {
   void* host_ = nullptr;
   DevicePtr device_ = 0;
   std::atomic<uint32_t> owed_{0};
-  mutable std::mutex mutex_;
-  std::deque<Part> parts_;   // oldest first
-  std::vector<Range> lost_;  // places
-  uint64_t begin_ = 0;       // positions grow for ever; modulo size_ is the place
+  std::mutex poll_mutex_;     // whose turn it is to ask for events; taken before mutex_
+  mutable std::mutex mutex_;  // never held over a call of the driver
+  std::deque<Part> parts_;    // oldest first
+  std::vector<Range> lost_;   // places
+  uint64_t begin_ = 0;        // positions grow for ever; modulo size_ is the place
   uint64_t end_ = 0;
   uint64_t next_ticket_ = 1;
   uint64_t releases_ = 0;

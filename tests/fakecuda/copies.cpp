@@ -214,7 +214,9 @@ Result fake_cuStreamCreate(StreamHandle* stream, unsigned flags) {
   uint64_t id = 0;
   if (const Result current = Current(world, &context, &id); current != 0) return current;
   if (flags > kStreamNonBlocking) return kErrorInvalidValue;
-  *stream = ToHandle<StreamHandle>(NewStream(world, id, flags == 0));
+  const uint64_t made = NewStream(world, id, flags == 0);
+  if (made == 0) return kErrorOutOfMemory;
+  *stream = ToHandle<StreamHandle>(made);
   return 0;
 }
 
@@ -224,7 +226,7 @@ Result fake_cuStreamDestroy(StreamHandle stream) {
   // A broken context does not keep its streams from going.
   const Result found = FindStream(world, Id(stream), &queue);
   if (found == kErrorInvalidHandle || found == kErrorInvalidContext) return found;
-  EndStream(world, lock, Id(stream));
+  CloseStream(world, Id(stream));
   world.destroyed.insert(Id(stream));
   return found;
 }
@@ -264,7 +266,7 @@ Result fake_cuStreamGetCtx(StreamHandle stream, ContextHandle* context) {
     return 0;
   }
   const auto found = world.streams.find(Id(stream));
-  if (found == world.streams.end()) return kErrorInvalidHandle;
+  if (found == world.streams.end() || found->second->closing) return kErrorInvalidHandle;
   *context = ToHandle<ContextHandle>(found->second->context);
   return 0;
 }

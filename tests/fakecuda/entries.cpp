@@ -144,6 +144,7 @@ Result fake_cuDevicePrimaryCtxRetain(ContextHandle* context, DeviceId device) {
     if (state.primary && state.device == device) id = other;
   }
   if (id == 0) id = NewPrimaryOrCreated(world, device, true);
+  if (id == 0) return kErrorOutOfMemory;
   ++world.contexts[id].retained;
   *context = ToHandle<ContextHandle>(id);
   return 0;

@@ -103,7 +103,8 @@ void* fakecuda_context_current();
 int fakecuda_context_depth();
 // A stream in that context, blocking ones obey the NULL stream.
 void* fakecuda_stream_create(void* context, int blocking);
-// What is queued there still runs; the handle is none from now on.
+// As cuStreamDestroy, at once: what is queued there still runs, behind its gates, and the
+// handle is none from now on but for fakecuda_open_gate.
 void fakecuda_stream_destroy(void* stream);
 // As cuStreamBeginCapture in its relaxed mode, and cuStreamEndCapture.
 void fakecuda_stream_capture(void* stream, int capturing);

@@ -176,7 +176,9 @@ uint64_t NewPrimaryOrCreated(World& world, int device, bool primary) {
   context.device = device;
   context.primary = primary;
   context.null_stream = NewStream(world, id, true);
-  return id;
+  if (context.null_stream != 0) return id;
+  world.contexts.erase(id);
+  return 0;
 }
 
 void DestroyContext(World& world, Lock& lock, uint64_t id) {
@@ -207,6 +209,7 @@ struct End {
       while (!stream->gates.empty()) OpenGate(world, stream.get());
     }
     while (!world.streams.empty()) EndStream(world, lock, world.streams.begin()->first);
+    JoinEnded(world);
   }
 } end;
 
@@ -475,7 +478,7 @@ void* fakecuda_stream_create(void* context, int blocking) {
 void fakecuda_stream_destroy(void* stream) {
   World& world = TheWorld();
   Lock lock(world.mutex);
-  fakecuda::EndStream(world, lock, fakecuda::Id(stream));
+  fakecuda::CloseStream(world, fakecuda::Id(stream));
 }
 
 void fakecuda_break(int device, int code) {

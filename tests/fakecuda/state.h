@@ -66,7 +66,7 @@ struct Stream {
   uint64_t context = 0;
   bool blocking = true;
   CaptureRef capture;    // null: none
-  bool closing = false;  // destroyed: ends when its work has
+  bool closing = false;  // destroyed: it goes, and its thread ends, when its work has been done
   std::deque<PointRef> gates;
   std::deque<Op> queue;  // the head stays in it while it runs
   PointRef last;         // of the newest operation
@@ -148,7 +148,8 @@ struct World {
 
   std::map<uint64_t, Context> contexts;
   std::map<uint64_t, std::unique_ptr<Stream>> streams;
-  std::set<uint64_t> destroyed;  // streams, by cuStreamDestroy
+  std::set<uint64_t> destroyed;    // streams, by cuStreamDestroy
+  std::vector<std::thread> ended;  // of streams that are gone, not joined yet
   std::map<uint64_t, Event> events;
   std::map<uint64_t, Module> modules;
   std::map<uint64_t, std::string> functions;
@@ -180,6 +181,7 @@ void NoteDepth(World& world, int change);
 Result Current(World& world, Context** context, uint64_t* id = nullptr);
 std::vector<uint64_t>& ContextStack();
 void Violation(World& world, const std::string& what);
+// 0 when no thread can be started for its NULL stream.
 uint64_t NewPrimaryOrCreated(World& world, int device, bool primary);
 void DestroyContext(World& world, Lock& lock, uint64_t id);
 
@@ -196,6 +198,7 @@ Result Captured(World& world, Stream* stream, bool* taken);
 // A stream of the current context by handle; null and 1 (CU_STREAM_LEGACY) are the
 // context's NULL stream, 2 (CU_STREAM_PER_THREAD) is the calling thread's.
 Result FindStream(World& world, uint64_t handle, Stream** stream);
+// 0 when no thread can be started for it.
 uint64_t NewStream(World& world, uint64_t context, bool blocking);
 // Queues; waits while the stream's queue is full.
 Result Enqueue(World& world, Lock& lock, Stream* stream, Op op, PointRef* point = nullptr);
@@ -203,7 +206,12 @@ void WaitFor(World& world, Lock& lock, PointRef point);
 // Whether the head of its queue can run, or does.
 bool MayStart(const World& world, const Stream& stream);
 void OpenGate(World& world, Stream* stream);
+// The handle is none from now on. What is queued goes on, and the stream goes behind it.
+void CloseStream(World& world, uint64_t id);
+// Waits for that as well.
 void EndStream(World& world, Lock& lock, uint64_t id);
+// Of streams that are gone: their threads hold nothing any more.
+void JoinEnded(World& world);
 void Drain(World& world, Lock& lock, uint64_t context);  // 0 = of all contexts
 
 // memory.cpp

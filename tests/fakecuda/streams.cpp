@@ -5,6 +5,8 @@
 // late by a random time. Events bind when they are recorded and waited for, not
 // when the work gets there.
 
+#include <system_error>
+
 #include "tests/fakecuda/state.h"
 
 namespace fakecuda {
@@ -25,7 +27,7 @@ void Serve(World* world, Stream* stream) {
     world->changed.wait(lock, [&] {
       return MayStart(*world, *stream) || (stream->closing && stream->queue.empty());
     });
-    if (stream->queue.empty()) return;
+    if (stream->queue.empty()) break;
     Op& op = stream->queue.front();  // a deque: later operations do not move it
     const auto context = world->contexts.find(stream->context);
     const bool broken = context == world->contexts.end() || context->second.sticky != 0;
@@ -48,6 +50,9 @@ void Serve(World* world, Stream* stream) {
     stream->queue.pop_front();
     world->changed.notify_all();
   }
+  world->ended.push_back(std::move(stream->thread));
+  world->streams.erase(uint64_t{stream->id});
+  world->changed.notify_all();
 }
 
 }  // namespace
@@ -67,6 +72,7 @@ void OpenGate(World& world, Stream* stream) {
 }
 
 uint64_t NewStream(World& world, uint64_t context, bool blocking) {
+  JoinEnded(world);
   auto stream = std::make_unique<Stream>();
   stream->id = NewId(world, Kind::kStream);
   stream->context = context;
@@ -75,7 +81,12 @@ uint64_t NewStream(World& world, uint64_t context, bool blocking) {
   Stream* const raw = stream.get();
   const uint64_t id = raw->id;
   world.streams[id] = std::move(stream);
-  raw->thread = std::thread(Serve, &world, raw);
+  try {
+    raw->thread = std::thread(Serve, &world, raw);
+  } catch (const std::system_error&) {
+    world.streams.erase(id);
+    return 0;
+  }
   return id;
 }
 
@@ -87,6 +98,7 @@ Result FindStream(World& world, uint64_t handle, Stream** stream) {
   if (handle == Id(kvcast::cuda::kStreamPerThread)) {
     uint64_t& mine = world.per_thread[{id, std::this_thread::get_id()}];
     if (world.streams.count(mine) == 0) mine = NewStream(world, id, true);
+    if (mine == 0) return kvcast::cuda::kErrorOutOfMemory;
     handle = mine;
   }
   // Whoever destroys a stream by itself must know that it is none any more: a real driver may
@@ -111,9 +123,10 @@ Result Enqueue(World& world, Lock& lock, Stream* stream, Op op, PointRef* point)
   if (stream->queue.size() >= world.options.queue_depth) {
     ++world.blocked;
     world.changed.wait(lock, [&] {
-      return world.streams.count(id) == 0 || stream->queue.size() < world.options.queue_depth;
+      return world.streams.count(id) == 0 || stream->closing ||
+             stream->queue.size() < world.options.queue_depth;
     });
-    if (world.streams.count(id) == 0) return kvcast::cuda::kErrorInvalidHandle;
+    if (world.streams.count(id) == 0 || stream->closing) return kvcast::cuda::kErrorInvalidHandle;
   }
   // The NULL stream comes after all earlier work of blocking streams, and their
   // later work after it.
@@ -137,16 +150,23 @@ void WaitFor(World& world, Lock& lock, PointRef point) {
   if (point) world.changed.wait(lock, [&] { return point->done; });
 }
 
-void EndStream(World& world, Lock& lock, uint64_t id) {
+void CloseStream(World& world, uint64_t id) {
   const auto found = world.streams.find(id);
   if (found == world.streams.end()) return;
-  std::thread thread = std::move(found->second->thread);
   found->second->closing = true;
   world.changed.notify_all();
-  lock.unlock();
-  if (thread.joinable()) thread.join();
-  lock.lock();
-  world.streams.erase(id);
+}
+
+void EndStream(World& world, Lock& lock, uint64_t id) {
+  CloseStream(world, id);
+  world.changed.wait(lock, [&] { return world.streams.count(id) == 0; });
+  JoinEnded(world);
+}
+
+// Under the world's mutex, which a thread that ends has let go and does not take again.
+void JoinEnded(World& world) {
+  for (std::thread& thread : world.ended) thread.join();
+  world.ended.clear();
 }
 
 void Drain(World& world, Lock& lock, uint64_t context) {

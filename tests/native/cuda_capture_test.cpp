@@ -11,8 +11,8 @@
 
 #include "kvcast/kvcast.h"
 #include "native/src/capture_marks.h"
+#include "tests/native/cuda_callers.h"
 #include "tests/native/cuda_streams.h"
-#include "tests/native/owned_handle.h"
 
 namespace kvcast::cuda {
 namespace {
@@ -68,42 +68,25 @@ TEST(CaptureMarks, ManyThreads) {
   for (uint32_t slot = 0; slot < kDeviceSlots; ++slot) EXPECT_FALSE(marks.Has(slot));
 }
 
-using CudaCapture = CudaTest;
+using CudaCapture = CudaCallers;
 
 // A call has asked, and before it goes on a capture begins and another call finds it.
 TEST_F(CudaCapture, ACallThatAskedBeforeDoesNotHideACaptureFromOneThatAskedAfter) {
-  kvc_error error{};
-  ASSERT_EQ(kvc_cuda_open(nullptr, &error), KVC_OK) << error.message;
-  void* const theirs = fakecuda_context_create(0);
-  fakecuda_context_push(theirs);
-  void* const callers = fakecuda_stream_create(theirs, 0);
-  kvc_config config;
-  kvc_config_init(&config);
-  config.device = KVC_DEVICE_CUDA;
-  config.flags = KVC_CONFIG_CALLERS_CONTEXT;
-  config.capacity_blocks = 8;
-  config.page_bytes = 256;
-  config.copies = KVC_COPY_PUBLISHED;
-  testing::OwnedManager manager;
-  ASSERT_EQ(kvc_manager_create(&config, nullptr, manager.out(), &error), KVC_OK) << error.message;
-  uint64_t stream = 0;
-  ASSERT_EQ(kvc_cuda_stream_adopt(manager, callers, &stream, &error), KVC_OK) << error.message;
-  const auto use = [&] { return kvc_device_stream_wait(manager, stream, 0, nullptr, nullptr); };
+  Make();
+  const auto use = [&] { return kvc_device_stream_wait(manager_, stream_, 0, nullptr, nullptr); };
   ASSERT_EQ(use(), KVC_OK);
   fakecuda_stall("cuCtxPopCurrent", 1);  // the end of asking
   kvc_status older = KVC_INTERNAL;
   std::thread thread([&] { older = use(); });
   while (fakecuda_stalled() == 0) std::this_thread::yield();
-  fakecuda_stream_capture(callers, 1);
+  fakecuda_stream_capture(callers_, 1);
   EXPECT_EQ(use(), KVC_BAD_STATE);
   fakecuda_let_go();
   thread.join();
   EXPECT_EQ(older, KVC_BAD_STATE) << "it took the mark of the other one away";
-  fakecuda_stream_capture(callers, 0);
+  fakecuda_stream_capture(callers_, 0);
   EXPECT_EQ(use(), KVC_OK);
-  EXPECT_EQ(kvc_manager_destroy(manager.Take(), &error), KVC_OK);
-  (void)fakecuda_context_pop();
-  fakecuda_context_destroy(theirs);
+  Destroy();
 }
 
 // A capture that begins between our question and our record takes the record along.
@@ -208,9 +191,7 @@ TEST_F(CudaCaptureRace, NobodyJoinsACaptureByWaiting) {
     EXPECT_TRUE(behind);
     EXPECT_TRUE(ReachedSoon(a, fence));
     EXPECT_EQ(table_->broken(), nullptr);
-    table_.reset();
-    events_.reset();
-    context_.reset();
+    Close();
   }
 }
 

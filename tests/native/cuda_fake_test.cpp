@@ -478,6 +478,55 @@ TEST_F(FakeCuda, TheThreadsOfAKernelRunInNoOrder) {
   }
 }
 
+// To destroy a stream does not wait: its work goes on, and so does what waits for that.
+TEST_F(FakeCuda, TheWorkOfADestroyedStreamGoesOn) {
+  Open();
+  StreamHandle gone = nullptr;
+  EventHandle event = nullptr;
+  ASSERT_EQ(api_.stream_create(&gone, kStreamNonBlocking), kSuccess);
+  ASSERT_EQ(api_.event_create(&event, kEventDisableTiming), kSuccess);
+  const uint64_t streams = fakecuda_live_objects().streams;
+  fakecuda_gate(gone);
+  ASSERT_EQ(api_.fill_words(memory_, 1, 4, gone), kSuccess);
+  ASSERT_EQ(api_.event_record(event, gone), kSuccess);
+  ASSERT_EQ(api_.stream_wait_event(a_, event, 0), kSuccess);
+  ASSERT_EQ(api_.fill_words(memory_ + 4, 2, 1, a_), kSuccess);
+  ASSERT_EQ(api_.stream_destroy(gone), kSuccess);
+  EXPECT_EQ(fakecuda_live_objects().streams, streams - 1);
+  EXPECT_EQ(api_.stream_query(gone), kErrorInvalidHandle);
+  ExpectViolation("destroyed stream");
+  EXPECT_EQ(api_.event_query(event), kErrorNotReady);
+  EXPECT_EQ(api_.stream_query(a_), kErrorNotReady);
+  void* host = nullptr;
+  ASSERT_EQ(api_.host_alloc(&host, 16, kHostAllocPortable), kSuccess);
+  ASSERT_EQ(api_.copy_to_device(memory_ + 64, host, 16, a_), kSuccess);
+  fakecuda_open_gate(gone);
+  EXPECT_EQ(api_.event_synchronize(event), kSuccess);
+  EXPECT_EQ(api_.context_synchronize(), kSuccess);
+  uint32_t words[4] = {};
+  ASSERT_EQ(api_.copy_to_host(words, memory_, sizeof words, nullptr), kSuccess);
+  EXPECT_EQ(words[0], 1u);
+  EXPECT_EQ(words[1], 2u) << "behind the event";
+  EXPECT_EQ(words[3], 1u);
+  EXPECT_EQ(api_.host_free(host), kSuccess);
+  EXPECT_EQ(api_.event_destroy(event), kSuccess);
+}
+
+// The context is waited for with the streams that have been destroyed.
+TEST_F(FakeCuda, TheContextHasNotDoneBeforeItsDestroyedStreams) {
+  options_.max_delay_us = 2000;
+  Restart();
+  Open();
+  for (unsigned round = 1; round <= 10; ++round) {
+    StreamHandle gone = nullptr;
+    ASSERT_EQ(api_.stream_create(&gone, kStreamNonBlocking), kSuccess);
+    for (int i = 0; i < 3; ++i) ASSERT_EQ(api_.fill_words(memory_, round, 4, gone), kSuccess);
+    ASSERT_EQ(api_.stream_destroy(gone), kSuccess);
+    ASSERT_EQ(api_.context_synchronize(), kSuccess);
+    EXPECT_EQ(fakecuda_executed(), 3 * round);
+  }
+}
+
 TEST_F(FakeCuda, AShortQueueBlocksTheCaller) {
   options_.queue_depth = 2;
   Restart();

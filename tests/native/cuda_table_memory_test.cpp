@@ -8,199 +8,136 @@
 
 #include <atomic>
 #include <cstring>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "cuda/src/cuda_tables.h"
 #include "kvcast/kvcast.h"
-#include "tests/native/cuda_streams.h"
-#include "tests/native/owned_handle.h"
+#include "tests/native/cuda_callers.h"
+#include "tests/native/cuda_open_table.h"
 
 namespace kvcast::cuda {
 namespace {
 
-using CudaTableMemory = CudaStreams;
+using CudaTableMemory = CudaOpenTable;
 
 // Two threads destroy one table: one of them does, the other is told that it is stale; and
 // no two later tables get the same memory.
 TEST_F(CudaTableMemory, ATableIsDestroyedOnce) {
-  Open();
-  const KernelImage kernels(*context_);
-  {
-    CudaTables tables(*context_, *events_, kernels, *table_);
-    const uint32_t slot = table_->Open();
-    uint64_t address = 0;
-    for (int round = 0; round < 20; ++round) {
-      const uint64_t id = tables.Open(2, 8, -1, 64, &address);
-      const kvc_table_delta delta{0, 0, 1};
-      tables.Update([&] { return slot; }, id, 1, &delta);
-      (void)table_->Submit();
-      fakecuda_settle();
-      std::atomic<int> began{0};
-      std::atomic<int> closed{0};
-      const auto close = [&] {
-        ++began;
-        try {
-          tables.Close(id);
-          ++closed;
-        } catch (const Error& error) {
-          EXPECT_EQ(error.status(), KVC_STALE_HANDLE);
-        }
-      };
-      fakecuda_stall("cuEventQuery", 1);
-      std::thread first(close);
-      Until([] { return fakecuda_stalled() != 0; });
-      std::thread second(close);
-      Until([&] { return began == 2; });
-      for (int i = 0; i < 100; ++i) std::this_thread::yield();  // mostly it has found the table
-      fakecuda_let_go();
-      first.join();
-      second.join();
-      EXPECT_EQ(closed.load(), 1);
-    }
-    uint64_t one = 0;
-    uint64_t other = 0;
-    (void)tables.Open(2, 8, -1, 64, &one);
-    (void)tables.Open(2, 8, -1, 64, &other);
-    EXPECT_NE(one, other) << "two open tables in the same memory";
+  uint64_t address = 0;
+  for (int round = 0; round < 20; ++round) {
+    const uint64_t id = tables_->Open(2, 8, -1, 64, &address);
+    const kvc_table_delta delta{0, 0, 1};
+    tables_->Update(On(), id, 1, &delta);
+    (void)table_->Submit();
+    fakecuda_settle();
+    std::atomic<int> began{0};
+    std::atomic<int> closed{0};
+    const auto close = [&] {
+      ++began;
+      try {
+        tables_->Close(id);
+        ++closed;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.status(), KVC_STALE_HANDLE);
+      }
+    };
+    fakecuda_stall("cuEventQuery", 1);
+    std::thread first(close);
+    Until([] { return fakecuda_stalled() != 0; });
+    std::thread second(close);
+    Until([&] { return began == 2; });
+    for (int i = 0; i < 100; ++i) std::this_thread::yield();  // mostly it has found the table
+    fakecuda_let_go();
+    first.join();
+    second.join();
+    EXPECT_EQ(closed.load(), 1);
   }
+  uint64_t one = 0;
+  uint64_t other = 0;
+  (void)tables_->Open(2, 8, -1, 64, &one);
+  (void)tables_->Open(2, 8, -1, 64, &other);
+  EXPECT_NE(one, other) << "two open tables in the same memory";
 }
 
 // A table that is closed while an upload to it is being asked for takes the upload or is stale.
 TEST_F(CudaTableMemory, NothingIsStagedOnAClosedTable) {
-  Open();
-  const KernelImage kernels(*context_);
-  {
-    CudaTables tables(*context_, *events_, kernels, *table_);
-    const uint32_t slot = table_->Open();
-    uint64_t address = 0;
-    const uint64_t id = tables.Open(2, 8, -1, 64, &address);
-    const kvc_table_delta delta{0, 0, 1};
-    tables.Update(
-        [&] {
-          try {
-            tables.Close(id);
-            ADD_FAILURE() << "closed while an upload is staged";
-          } catch (const Error& error) {
-            EXPECT_EQ(error.status(), KVC_BUSY);
-          }
-          return slot;
-        },
-        id, 1, &delta);
-    (void)table_->Submit();
-    fakecuda_settle();
-    EXPECT_NO_THROW(tables.Close(id));
-    EXPECT_THROW(tables.Update([&] { return slot; }, id, 1, &delta), Error);
-  }
+  const kvc_table_delta delta{0, 0, 1};
+  tables_->Update(
+      [&] {
+        try {
+          tables_->Close(id_);
+          ADD_FAILURE() << "closed while an upload is staged";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.status(), KVC_BUSY);
+        }
+        return slot_;
+      },
+      id_, 1, &delta);
+  (void)table_->Submit();
+  fakecuda_settle();
+  EXPECT_NO_THROW(tables_->Close(id_));
+  EXPECT_THROW(Update(), Error);
 }
 
-// A fill that has been queued and could not be waited for still runs: its memory must not
-// be another table's meanwhile.
+// A fill that has been queued and could not be waited for still runs, though its stream has been
+// destroyed: its memory must not be another table's meanwhile.
 TEST_F(CudaTableMemory, WhatAnUnfinishedCreateFillsIsNobodysYet) {
-  int tried = 0;
-  for (uint64_t n = 5; n < 20; ++n) {
-    options_.max_delay_us = 50000;
-    Restart();
-    Open();
-    {
-      const KernelImage kernels(*context_);
-      CudaTables tables(*context_, *events_, kernels, *table_);
-      uint64_t address = 0;
-      fakecuda_inject_many(nullptr, n, 2, kErrorUnknown);
-      bool refused = false;
-      try {
-        (void)tables.Open(4, 8, -7, 64, &address);
-      } catch (const Error&) {
-        refused = true;
-      }
-      // cuStreamSynchronize has been refused, and the call after it, which would have waited.
-      const bool waited = std::string(fakecuda_injected_call()) != "cuStreamDestroy";
-      fakecuda_inject(nullptr, 0, 0);
-      if (refused && !waited) {
-        ++tried;
-        const uint64_t id = tables.Open(4, 8, -9, 64, &address);
-        fakecuda_settle();
-        int32_t first = 0;
-        const std::vector<uint8_t> bytes = Download(*context_, address, sizeof first);
-        std::memcpy(&first, bytes.data(), sizeof first);
-        EXPECT_EQ(first, -9) << "call " << n;
-        EXPECT_EQ(fakecuda_live_objects().allocations, 2u) << "of the fill that may still run, too";
-        tables.Close(id);
-      }
-    }
-    table_.reset();
-    events_.reset();
-    context_.reset();
-    ASSERT_FALSE(HasFailure());
-  }
-  EXPECT_GT(tried, 0);
+  CloseAll();
+  options_.max_delay_us = 50000;
+  Restart();
+  OpenAll();
+  const fakecuda_live before = fakecuda_live_objects();
+  uint64_t address = 0;
+  fakecuda_inject("cuStreamSynchronize", 1, kErrorUnknown);
+  EXPECT_THROW((void)tables_->Open(4, 8, -7, 64, &address), Error);
+  ASSERT_EQ(fakecuda_injected(), 1);
+  EXPECT_EQ(fakecuda_live_objects().streams, before.streams);
+  const uint64_t id = tables_->Open(4, 8, -9, 64, &address);
+  fakecuda_settle();
+  int32_t first = 0;
+  const std::vector<uint8_t> bytes = Download(*context_, address, sizeof first);
+  std::memcpy(&first, bytes.data(), sizeof first);
+  EXPECT_EQ(first, -9);
+  EXPECT_EQ(fakecuda_live_objects().allocations, before.allocations + 2)
+      << "of the fill that may still run, too";
+  tables_->Close(id);
 }
 
-class CudaMemoryShort : public CudaTest {
- protected:
-  void Make(void* callers) {
-    ASSERT_EQ(kvc_cuda_open(nullptr, &error_), KVC_OK) << error_.message;
-    kvc_config config;
-    kvc_config_init(&config);
-    config.device = KVC_DEVICE_CUDA;
-    config.flags = callers != nullptr ? KVC_CONFIG_CALLERS_CONTEXT : 0;
-    config.capacity_blocks = 16;
-    config.page_bytes = 1024;
-    config.copies = KVC_COPY_PUBLISHED;
-    ASSERT_EQ(kvc_manager_create(&config, nullptr, manager_.out(), &error_), KVC_OK)
-        << error_.message;
-    ASSERT_EQ(kvc_device_stream_create(manager_, &stream_, &error_), KVC_OK);
-  }
-  void Destroy() {
-    fakecuda_settle();
-    EXPECT_EQ(kvc_manager_destroy(manager_.Take(), &error_), KVC_OK) << error_.message;
-  }
-
-  kvc_error error_{};
-  testing::OwnedManager manager_;
-  uint64_t stream_ = 0;
-};
-
-TEST_F(CudaMemoryShort, LostStagingIsNotWaitedForForEver) {
-  void* const theirs = fakecuda_context_create(0);
-  fakecuda_context_push(theirs);
-  void* const callers = fakecuda_stream_create(theirs, 0);
-  Make(theirs);
-  uint64_t adopted = 0;
+TEST_F(CudaCallers, LostStagingIsNotWaitedForForEver) {
+  Make();
+  uint64_t ours = 0;
   uint64_t table = 0;
   uint64_t address = 0;
-  ASSERT_EQ(kvc_cuda_stream_adopt(manager_, callers, &adopted, &error_), KVC_OK);
+  ASSERT_EQ(kvc_device_stream_create(manager_, &ours, &error_), KVC_OK);
   ASSERT_EQ(kvc_device_table_create(manager_, 2, 8, -1, 16, &table, &address, &error_), KVC_OK);
   const std::vector<int32_t> rows(16, 3);
   fakecuda_inject_many("cuEventRecord", 1, 3, kErrorOutOfMemory);
-  ASSERT_EQ(kvc_device_table_write(manager_, table, adopted, 0, 1, 8, rows.data(), &error_),
+  ASSERT_EQ(kvc_device_table_write(manager_, table, stream_, 0, 1, 8, rows.data(), &error_),
             KVC_OK);
-  fakecuda_stream_destroy(callers);
+  fakecuda_stream_destroy(callers_);
   fakecuda_settle();
   kvc_status status = KVC_NOT_NOW;
   for (int i = 0; i < 100 && status == KVC_NOT_NOW; ++i) {
     fakecuda_settle();
     EXPECT_EQ(kvc_device_fences_query(manager_, 0, nullptr, nullptr, &error_), KVC_OK);
-    status = kvc_device_table_write(manager_, table, stream_, 0, 2, 8, rows.data(), &error_);
+    status = kvc_device_table_write(manager_, table, ours, 0, 2, 8, rows.data(), &error_);
   }
   EXPECT_EQ(status, KVC_NEVER_FITS) << "nothing is outstanding: " << error_.message;
-  EXPECT_EQ(kvc_device_table_write(manager_, table, stream_, 0, 1, 8, rows.data(), &error_), KVC_OK)
+  EXPECT_EQ(kvc_device_table_write(manager_, table, ours, 0, 1, 8, rows.data(), &error_), KVC_OK)
       << "what is left serves: " << error_.message;
   Destroy();
-  (void)fakecuda_context_pop();
-  fakecuda_context_destroy(theirs);
 }
 
 // For every n the n-th note that a call which gives back needs memory for has none: it
 // fails whole, not half way through.
-TEST_F(CudaMemoryShort, AHoldThatEndsWithoutHostMemoryIsThereStill) {
+TEST_F(CudaCallers, AHoldThatEndsWithoutHostMemoryIsThereStill) {
   for (uint64_t n = 0; n < 3; ++n) {
     SCOPED_TRACE(n);
-    Make(nullptr);
+    Make();
     {
       // What a note takes.
-      const DeviceContext context(OpenDriver(), 0);
+      const DeviceContext context(OpenDriver(), static_cast<ContextHandle>(theirs_));
       EventPool events(context);
       StreamTable table(context, events);
       const uint32_t slot = table.Open();
@@ -253,8 +190,7 @@ TEST_F(CudaMemoryShort, AHoldThatEndsWithoutHostMemoryIsThereStill) {
 
 // A call has the notes that its fences take before it begins.
 TEST_F(CudaTableMemory, RecordsTakeNoMemory) {
-  Open();
-  std::vector<uint32_t> slots;
+  std::vector<uint32_t> slots = {slot_};
   for (uint32_t slot = table_->Open(); slot != 0; slot = table_->Open()) slots.push_back(slot);
   ASSERT_EQ(slots.size(), kDeviceSlots - 1);
   table_->ReserveRecords();

@@ -8,39 +8,22 @@
 #include <vector>
 
 #include "kvcast/kvcast.h"
+#include "tests/native/cuda_callers.h"
 #include "tests/native/cuda_streams.h"
-#include "tests/native/owned_handle.h"
 
 namespace kvcast::cuda {
 namespace {
 
 // An elastic pool in a caller's context, and a stream of the caller's there.
-class CudaTeardown : public CudaTest {
+class CudaTeardown : public CudaCallers {
  protected:
   void SetUp() override {
-    CudaTest::SetUp();
-    ASSERT_EQ(kvc_cuda_open(nullptr, &error_), KVC_OK) << error_.message;
-    theirs_ = fakecuda_context_create(0);
-    fakecuda_context_push(theirs_);
-    callers_ = fakecuda_stream_create(theirs_, 0);
-    kvc_config config;
-    kvc_config_init(&config);
-    config.device = KVC_DEVICE_CUDA;
-    config.flags = KVC_CONFIG_CALLERS_CONTEXT;
-    config.capacity_blocks = 8;
-    config.max_blocks = 16;
-    config.page_bytes = uint64_t{1} << 20;
-    config.copies = KVC_COPY_ENGINE;
-    ASSERT_EQ(kvc_manager_create(&config, nullptr, manager_.out(), &error_), KVC_OK)
-        << error_.message;
-    ASSERT_EQ(kvc_cuda_stream_adopt(manager_, callers_, &stream_, &error_), KVC_OK);
-  }
-  void TearDown() override {
-    fakecuda_inject(nullptr, 0, 0);
-    fakecuda_settle();
-    (void)fakecuda_context_pop();
-    fakecuda_context_destroy(theirs_);
-    CudaTest::TearDown();
+    CudaCallers::SetUp();
+    config_.capacity_blocks = 8;
+    config_.max_blocks = 16;
+    config_.page_bytes = uint64_t{1} << 20;
+    config_.copies = KVC_COPY_ENGINE;
+    Make();
   }
   uint64_t Grow(uint64_t sequence) {
     const kvc_grow_item grow{sequence, 16};
@@ -49,9 +32,8 @@ class CudaTeardown : public CudaTest {
     EXPECT_EQ(grown.status, KVC_OK);
     return grown.copied_block;
   }
-  // Has the page of a fork copied on the caller's stream, behind a closed gate, and gives all
-  // of it back.
-  void LeaveACopyRunning() {
+  // A sequence whose tail its fork has to copy before it writes.
+  void Fork() {
     const std::vector<uint32_t> tokens(5, 3);
     kvc_prompt prompt{};
     prompt.token_count = tokens.size();
@@ -73,29 +55,37 @@ class CudaTeardown : public CudaTest {
     kvc_fork_result forked{};
     ASSERT_EQ(kvc_sequences_fork(manager_, 1, &item, &forked, &error_), KVC_OK);
     ASSERT_EQ(forked.status, KVC_OK) << error_.message;
-    fakecuda_gate(callers_);
-    ASSERT_NE(Grow(forked.sequence), KVC_NO_COPY);
-    const uint64_t ids[] = {made.sequence, forked.sequence};
-    kvc_status released[2] = {};
-    ASSERT_EQ(kvc_sequences_release(manager_, 2, ids, released, &error_), KVC_OK);
+    forked_[0] = made.sequence;
+    forked_[1] = forked.sequence;
   }
-  // The gate opens when the manager waits by that call, or else unmaps.
-  void DestroyAndOpenAt(const char* call) {
+  void CopyAndRelease() {
+    ASSERT_NE(Grow(forked_[1]), KVC_NO_COPY);
+    kvc_status released[2] = {};
+    ASSERT_EQ(kvc_sequences_release(manager_, 2, forked_, released, &error_), KVC_OK);
+  }
+  // The copy is on the stream, the caller's unless another is named, behind a closed gate.
+  void LeaveACopyRunning(void* gated = nullptr) {
+    Fork();
+    fakecuda_gate(gated != nullptr ? gated : callers_);
+    CopyAndRelease();
+  }
+  // The gate opens when the manager waits by that call, or else lets memory go.
+  void DestroyAndOpenAt(const char* call, void* gated = nullptr) {
     fakecuda_clear_log();
     std::thread opener([&] {
-      Until([&] { return fakecuda_calls(call) != 0 || fakecuda_calls("cuMemUnmap") != 0; });
-      fakecuda_open_gate(callers_);
+      Until([&] {
+        return fakecuda_calls(call) + fakecuda_calls("cuMemUnmap") +
+                   fakecuda_calls("cuMemFreeHost") !=
+               0;
+      });
+      fakecuda_open_gate(gated != nullptr ? gated : callers_);
     });
-    EXPECT_EQ(kvc_manager_destroy(manager_.Take(), &error_), KVC_OK) << error_.message;
+    Destroy();
     opener.join();
     EXPECT_NE(fakecuda_calls("cuMemUnmap"), 0u) << "the pool is not elastic";
   }
 
-  kvc_error error_{};
-  void* theirs_ = nullptr;
-  void* callers_ = nullptr;
-  uint64_t stream_ = 0;
-  testing::OwnedManager manager_;
+  uint64_t forked_[2] = {};
 };
 
 TEST_F(CudaTeardown, WaitsForNoMoreThanFencesWhereAllAreRecorded) {
@@ -118,7 +108,7 @@ TEST_F(CudaTeardown, AsksNoStreamOfTheCallers) {
   fakecuda_open_gate(callers_);
   fakecuda_stream_destroy(callers_);
   fakecuda_clear_log();
-  EXPECT_EQ(kvc_manager_destroy(manager_.Take(), &error_), KVC_OK) << error_.message;
+  Destroy();
   EXPECT_EQ(fakecuda_calls("cuCtxSynchronize"), 1u);
   EXPECT_EQ(fakecuda_calls("cuStreamSynchronize"), 0u);
 }
@@ -137,6 +127,54 @@ TEST_F(CudaTeardown, WaitsForTheStreamWhereTheContextCannotBeWaitedFor) {
   fakecuda_inject("cuCtxSynchronize", 1, kErrorStreamCaptureUnsupported);
   DestroyAndOpenAt("cuStreamSynchronize");
   EXPECT_EQ(fakecuda_calls("cuCtxSynchronize"), 1u);
+}
+
+// A stream of ours where an upload is queued goes at once; the upload runs, and reads its staging.
+// To free the table's memory waits for it.
+TEST_F(CudaTeardown, WaitsForAnUploadWhoseStreamHasBeenDestroyed) {
+  uint64_t ours = 0;
+  uint64_t table = 0;
+  uint64_t address = 0;
+  void* handle = nullptr;
+  ASSERT_EQ(kvc_device_stream_create(manager_, &ours, &error_), KVC_OK);
+  ASSERT_EQ(kvc_cuda_stream_get(manager_, ours, &handle, &error_), KVC_OK);
+  ASSERT_EQ(kvc_device_table_create(manager_, 2, 8, -1, 64, &table, &address, &error_), KVC_OK);
+  fakecuda_gate(handle);
+  const kvc_table_delta delta{0, 0, 1};
+  ASSERT_EQ(kvc_device_table_update(manager_, table, ours, 1, &delta, &error_), KVC_OK);
+  fakecuda_clear_log();
+  ASSERT_EQ(kvc_device_stream_destroy(manager_, ours, &error_), KVC_OK);
+  ASSERT_EQ(fakecuda_calls("cuStreamDestroy"), 1u);
+  DestroyAndOpenAt("cuMemFree", handle);
+  EXPECT_EQ(fakecuda_violations(), 0u) << fakecuda_first_violation();
+}
+
+// To destroy a stream would not wait for it.
+TEST_F(CudaTeardown, WaitsForWorkOnAStreamOfOursThatCannotBeWaitedFor) {
+  ASSERT_EQ(kvc_device_stream_create(manager_, &stream_, &error_), KVC_OK);
+  void* handle = nullptr;
+  ASSERT_EQ(kvc_cuda_stream_get(manager_, stream_, &handle, &error_), KVC_OK);
+  LeaveACopyRunning(handle);
+  fakecuda_inject("cuStreamSynchronize", 1, kErrorUnknown);
+  DestroyAndOpenAt("cuCtxSynchronize", handle);
+  EXPECT_EQ(fakecuda_violations(), 0u) << fakecuda_first_violation();
+}
+
+// The end of what a copy's kernel reads was not recorded, and a later record shows it.
+TEST_F(CudaTeardown, DoesNotWaitForATableThatALaterRecordHasSettled) {
+  Destroy();
+  config_.copies = KVC_COPY_KERNEL;
+  Make();
+  Fork();
+  fakecuda_clear_log();
+  fakecuda_inject_many("cuEventRecord", 1, 3, kErrorOutOfMemory);
+  CopyAndRelease();
+  ASSERT_EQ(fakecuda_injected(), 1);
+  ASSERT_EQ(fakecuda_calls("cuLaunchKernel"), 1u);
+  fakecuda_settle();
+  fakecuda_clear_log();
+  Destroy();
+  EXPECT_EQ(fakecuda_calls("cuCtxSynchronize"), 0u);
 }
 
 }  // namespace
