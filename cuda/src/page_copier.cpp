@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 
 namespace kvcast::cuda {
 
@@ -75,6 +76,25 @@ void PageCopier::RequireNotCapturing(StreamHandle stream) const {
   }
 }
 
+// With the mutex: a body that queues copies. A capture that has begun on the stream since it was
+// asked has the driver refuse them. What of them has been queued before may be queued again if
+// they do not depend on each other: their sources are kept until all of them have been made.
+template <typename Body>
+void PageCopier::Whole(Body&& body) {
+  queued_ = 0;
+  ordered_ = false;
+  try {
+    body();
+  } catch (const Error& error) {
+    if (!OfACapture(error.system_code()) || (ordered_ && queued_ != 0)) throw;
+    throw Error(KVC_BAD_STATE,
+                std::string("the device stream has come to be captured into a graph: copy before "
+                            "or after (") +
+                    error.what() + ")",
+                error.system_code());
+  }
+}
+
 void PageCopier::CopyPages(StreamHandle stream, Direction direction, const PageSide& from,
                            const PageSide& to, uint64_t bytes, const kernels::PagePair* pairs,
                            uint32_t count, bool stable_source) {
@@ -114,7 +134,7 @@ void PageCopier::CopyPages(StreamHandle stream, Direction direction, const PageS
       ++counters_.without_table;
     }
   }
-  Submit(stream, direction, stable_source);
+  Whole([&] { Submit(stream, direction, stable_source); });
 }
 
 void PageCopier::CopyPieces(StreamHandle stream, Direction direction, const Piece* pieces,
@@ -126,7 +146,7 @@ void PageCopier::CopyPieces(StreamHandle stream, Direction direction, const Piec
   for (uint32_t i = 0; i < count; ++i) {
     if (pieces[i].bytes != 0) pieces_.push_back(pieces[i]);
   }
-  if (!pieces_.empty()) Submit(stream, direction, stable_source);
+  if (!pieces_.empty()) Whole([&] { Submit(stream, direction, stable_source); });
 }
 
 // The pieces in pieces_.
@@ -136,6 +156,7 @@ void PageCopier::Submit(StreamHandle stream, Direction direction, bool stable_so
   const bool independent = Independent(pieces_, &scratch_);
   if (!independent) {
     ++counters_.dependent;
+    ordered_ = true;
     EngineLocked(stream, direction, stable_source, false);
     return;
   }
@@ -179,6 +200,7 @@ bool PageCopier::KernelLocked(StreamHandle stream) {
       leave();
       return false;
     }
+    ++queued_;
     ++counters_.kernel_launches;
     done += count;
   }
@@ -200,6 +222,7 @@ void PageCopier::CopyOne(StreamHandle stream, Direction direction, const Piece& 
                         piece.bytes, stream);
       break;
   }
+  ++queued_;
   ++counters_.engine_calls;
 }
 
@@ -226,6 +249,7 @@ void PageCopier::EngineLocked(StreamHandle stream, Direction direction, bool sta
   size_t failed = 0;
   KVCAST_CUDA_TRIED(api, copy_batch, batch_to_.data(), batch_from_.data(), batch_bytes_.data(),
                     pieces_.size(), &attributes, &start, 1, &failed, stream);
+  ++queued_;
   ++counters_.batch_calls;
 }
 

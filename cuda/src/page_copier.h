@@ -38,7 +38,9 @@ struct CopyCounters {
 // under a ContextScope. Everything is queued; only the driver may make the caller
 // wait, when a stream's queue is full. Errors are thrown, and then a part of the
 // copies may have been queued: the device's state is the caller's to give up.
-// A stream that is being captured: KVC_BAD_STATE, with nothing queued.
+// KVC_BAD_STATE, of a stream that is being captured: nothing has been queued, or of
+// copies that do not depend on each other a part, which may be made again. So the
+// same call is right when the capture has ended.
 class PageCopier {
  public:
   PageCopier(const DeviceContext& context, const KernelImage& kernels, PinnedRing& ring,
@@ -72,6 +74,8 @@ class PageCopier {
 
  private:
   void RequireNotCapturing(StreamHandle stream) const;
+  template <typename Body>
+  void Whole(Body&& body);
   void Submit(StreamHandle stream, Direction direction, bool stable_source);
   [[nodiscard]] bool KernelLocked(StreamHandle stream);
   void EngineLocked(StreamHandle stream, Direction direction, bool stable_source, bool independent);
@@ -83,6 +87,8 @@ class PageCopier {
   mutable std::mutex mutex_;  // the working arrays below, and the counters
   CopyPolicy policy_;
   CopyCounters counters_;
+  uint64_t queued_ = 0;   // by the call under way: copies and launches
+  bool ordered_ = false;  // its copies depend on each other
   std::vector<Piece> pieces_;
   std::vector<Piece> scratch_;
   std::vector<DevicePtr> batch_to_;
