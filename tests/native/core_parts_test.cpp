@@ -400,6 +400,54 @@ TEST_F(FencePoolTest, ReservedSetsNeedNoAllocation) {
   EXPECT_EQ(pool_.bytes(), bytes);
 }
 
+// Whatever is free and however near the room's end is: the pieces that are reserved are there, also
+// for the stream that the call itself adds.
+TEST(FencePool, RoomIsEnoughAtItsVeryEnd) {
+  for (uint32_t live = 1012; live <= 1024; ++live) {
+    for (uint32_t free = 0; free <= 4; ++free) {
+      for (uint32_t sets = 1; sets <= 3; ++sets) {
+        HostDevice device(1, 0, 8, 1, false);
+        FencePool pool(device);
+        std::vector<uint32_t> streams;
+        for (int i = 0; i < 5; ++i) streams.push_back(device.OpenStream());
+        std::vector<FenceSetId> held;
+        for (size_t i = 0; i < 4; ++i) device.EnqueueFill(streams[i], 0, 1);  // a whole piece
+        for (uint32_t i = 0; i < live; ++i) held.push_back(pool.Single({streams[i % 4], 1}));
+        for (uint32_t i = 0; i < free; ++i) {
+          pool.Release(held.back());
+          held.pop_back();
+        }
+        pool.Reserve(sets);
+        const size_t bytes = pool.bytes();
+        device.EnqueueFill(streams[4], 0, 1);
+        FenceList all;
+        for (const uint32_t stream : streams) all.Add({stream, 1});
+        for (uint32_t i = 0; i < sets; ++i) held.push_back(pool.Make(all));
+        ASSERT_EQ(pool.bytes(), bytes) << live << " sets, " << free << " free, " << sets;
+        for (const FenceSetId set : held) pool.Release(set);
+      }
+    }
+  }
+}
+
+// To make room for one set after the other costs no copy of all of them each time.
+TEST(FencePool, RoomGrowsByMoreThanIsAskedFor) {
+  HostDevice device(1, 0, 8, 1, false);
+  FencePool pool(device);
+  const uint32_t stream = device.OpenStream();
+  device.EnqueueFill(stream, 0, 1);
+  std::vector<FenceSetId> held;
+  int grown = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const size_t before = pool.bytes();
+    pool.Reserve(1);
+    grown += pool.bytes() != before ? 1 : 0;
+    held.push_back(pool.Single({stream, 1}));
+  }
+  EXPECT_LE(grown, 6);
+  for (const FenceSetId set : held) pool.Release(set);
+}
+
 // ------------------------------------------------------------------- mutex
 
 // What the suite would miss without it: a reader that never rests must not
