@@ -52,27 +52,25 @@ PinnedRing::~PinnedRing() {
 }
 
 PinnedRing::Space PinnedRing::Take(uint64_t bytes, bool poll) {
+  if (bytes > size_) return {};
+  const uint64_t need = SizeFor(std::max<uint64_t>(bytes, 1));
   std::unique_lock<std::mutex> lock(mutex_);
-  const uint64_t need = (std::max<uint64_t>(bytes, 1) + pinned_ring::kAlignment - 1) /
-                        pinned_ring::kAlignment * pinned_ring::kAlignment;
-  if (need > size_) return {};
-  if (poll && !parts_.empty()) {
-    const std::optional<uint64_t> behind = Fit(end_, need);
-    if (!behind || *behind + need - begin_ > size_) {
-      lock.unlock();
-      Poll();
-      lock.lock();
+  for (bool polled = !poll;; polled = true) {
+    if (parts_.empty()) begin_ = end_ = 0;
+    const std::optional<uint64_t> start = Fit(end_, need);
+    if (!start) return {};  // what is lost is in the way, for ever
+    if (parts_.empty()) begin_ = *start;
+    if (*start + need - begin_ <= size_) {
+      parts_.push_back({next_ticket_, *start, *start + need});
+      end_ = *start + need;
+      const uint64_t offset = *start % size_;
+      return {static_cast<std::byte*>(host_) + offset, device_ + offset, bytes, next_ticket_++};
     }
+    if (polled) return {};
+    lock.unlock();
+    Poll();
+    lock.lock();
   }
-  if (parts_.empty()) begin_ = end_ = 0;
-  const std::optional<uint64_t> start = Fit(end_, need);
-  if (!start) return {};
-  if (parts_.empty()) begin_ = *start;
-  if (*start + need - begin_ > size_) return {};
-  parts_.push_back({next_ticket_, *start, *start + need});
-  end_ = *start + need;
-  const uint64_t offset = *start % size_;
-  return {static_cast<std::byte*>(host_) + offset, device_ + offset, bytes, next_ticket_++};
 }
 
 // The first position from `start` on where a space can lie: never across the ring's end, as

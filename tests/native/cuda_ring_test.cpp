@@ -79,7 +79,10 @@ TEST_F(CudaRing, NeverGivesOutWhatIsInUse) {
     EXPECT_LE(ring.in_flight(), ring.size());
   }
   EXPECT_GT(full, 10);
+  fakecuda_clear_log();
   EXPECT_EQ(ring.Take(4097).host, nullptr) << "more than it has";
+  EXPECT_EQ(ring.Take(UINT64_MAX).host, nullptr);
+  EXPECT_EQ(fakecuda_calls(nullptr), 0u) << "and no question helps";
   KVCAST_CUDA(api, stream_synchronize, stream);
   KVCAST_CUDA(api, stream_destroy, stream);
   KVCAST_CUDA(api, memory_free, memory);
