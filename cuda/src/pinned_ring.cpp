@@ -56,7 +56,6 @@ PinnedRing::Space PinnedRing::Take(uint64_t bytes, bool poll) {
   const uint64_t need = SizeFor(std::max<uint64_t>(bytes, 1));
   std::unique_lock<std::mutex> lock(mutex_);
   for (bool polled = !poll;; polled = true) {
-    if (parts_.empty()) begin_ = end_ = 0;
     const std::optional<uint64_t> start = Fit(end_, need);
     if (!start) return {};  // what is lost is in the way, for ever
     if (parts_.empty()) begin_ = *start;
@@ -76,7 +75,7 @@ PinnedRing::Space PinnedRing::Take(uint64_t bytes, bool poll) {
 // The first position from `start` on where a space can lie: never across the ring's end, as
 // it is one piece, nor on what is lost.
 std::optional<uint64_t> PinnedRing::Fit(uint64_t start, uint64_t need) const {
-  const uint64_t once_around = start + 2 * size_;
+  const uint64_t once_around = start + size_;
   while (start < once_around) {
     const uint64_t at = start % size_;
     if (at + need > size_) {
@@ -143,7 +142,6 @@ bool PinnedRing::Settle(StreamHandle stream) {
 }
 
 void PinnedRing::Abandon(StreamHandle stream) {
-  if (owed_.load(std::memory_order_relaxed) == 0) return;
   std::lock_guard<std::mutex> lock(mutex_);
   for (Part& part : parts_) {
     if (!part.owed || part.stream != stream) continue;
@@ -177,7 +175,7 @@ void PinnedRing::Poll() {
     lock.lock();
     const EventHandle asked = event;
     if (captured) {
-      LoseLocked(asked);
+      LoseLocked();
     } else {
       parts_.front().event = nullptr;
       parts_.front().free = true;
@@ -213,22 +211,18 @@ EventHandle PinnedRing::TakeBackLocked() {
       return part.event;
     }
     parts_.pop_front();
-    begin_ = parts_.empty() ? end_ : parts_.front().begin;
+    if (!parts_.empty()) begin_ = parts_.front().begin;
   }
   return nullptr;
 }
 
-// With the mutex. The event has gone into a graph, and so may have all that it serves.
-void PinnedRing::LoseLocked(EventHandle event) {
-  uint64_t ticket = 0;
+// With the mutex. The event of the part at the front has gone into a graph, and so may have all
+// that it serves.
+void PinnedRing::LoseLocked() {
+  const uint64_t ticket = parts_.front().ticket;
+  parts_.front().event = nullptr;
   for (Part& part : parts_) {
-    if (part.event == event) {
-      ticket = part.ticket;
-      part.event = nullptr;
-      part.lost = true;
-    } else {
-      part.lost = part.lost || (ticket != 0 && part.behind == ticket);
-    }
+    part.lost = part.lost || part.ticket == ticket || part.behind == ticket;
   }
 }
 

@@ -88,7 +88,7 @@ class PinnedRing {
   [[nodiscard]] Space Take(uint64_t bytes, bool poll);
   [[nodiscard]] std::optional<uint64_t> Fit(uint64_t start, uint64_t need) const;
   [[nodiscard]] EventHandle TakeBackLocked();
-  void LoseLocked(EventHandle event);
+  void LoseLocked();
 
   const DeviceContext& context_;
   EventPool& events_;
@@ -100,7 +100,7 @@ class PinnedRing {
   mutable std::mutex mutex_;  // never held over a call of the driver
   std::deque<Part> parts_;    // oldest first
   std::vector<Range> lost_;   // places
-  uint64_t begin_ = 0;        // positions grow for ever; modulo size_ is the place
+  uint64_t begin_ = 0;        // of parts_; positions grow for ever, modulo size_ is the place
   uint64_t end_ = 0;
   uint64_t next_ticket_ = 1;
   uint64_t releases_ = 0;

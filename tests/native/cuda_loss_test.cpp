@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "cuda/src/device_loss.h"
+#include "cuda/src/pinned_ring.h"
 #include "tests/native/cuda_streams.h"
 
 namespace kvcast::cuda {
@@ -163,6 +164,27 @@ TEST_F(CudaLoss, AWait) {
       },
       [&](uint32_t) { (void)table_->Submit(); });
   EXPECT_TRUE(Says(text_, "promised")) << text_;
+}
+
+// Nobody dies of an end that cannot be recorded for want of memory: it is owed.
+TEST_F(CudaLoss, AnEndOfStagingIsNone) {
+  Open();
+  PinnedRing ring(*context_, *events_, 64);
+  const ContextScope scope(*context_);
+  const StreamHandle stream = table_->handle(table_->Open());
+  const PinnedRing::Space space = ring.Take(16);
+  allocations = 0;
+  fail_at = 0;
+  counting = true;
+  const bool recorded = ring.ReleaseAfter(space, stream);
+  counting = false;
+  fail_at = UINT64_MAX;
+  EXPECT_GT(allocations, 0u);
+  EXPECT_FALSE(recorded);
+  EXPECT_TRUE(ring.Settle(stream));
+  fakecuda_settle();
+  ring.Poll();
+  EXPECT_EQ(ring.in_flight(), 0u);
 }
 
 // Whoever is told needs no memory for it either, but for the exception itself.

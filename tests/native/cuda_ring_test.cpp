@@ -127,6 +127,122 @@ TEST_F(CudaRing, GoesOnWithoutWhatIsInAGraph) {
   KVCAST_CUDA(context_->api(), stream_destroy, stream);
 }
 
+// Two streams, and space whose end the driver has refused to record there.
+class CudaRingOwing : public CudaRing {
+ protected:
+  void SetUp() override {
+    CudaRing::SetUp();
+    Open();
+    ring_ = std::make_unique<PinnedRing>(*context_, *events_, 128);
+    scope_ = std::make_unique<ContextScope>(*context_);
+    for (StreamHandle& stream : streams_) {
+      ASSERT_EQ(context_->api().stream_create(&stream, kStreamNonBlocking), kSuccess);
+    }
+  }
+  void TearDown() override {
+    ring_.reset();
+    for (StreamHandle stream : streams_) (void)context_->api().stream_destroy(stream);
+    scope_.reset();
+    CudaRing::TearDown();
+  }
+  void Owe(StreamHandle stream) {
+    const PinnedRing::Space space = ring_->Take(16);
+    ASSERT_NE(space.host, nullptr);
+    fakecuda_inject_many("cuEventRecord", 1, 3, kErrorOutOfMemory);
+    EXPECT_FALSE(ring_->ReleaseAfter(space, stream));
+  }
+  void Settle() {
+    fakecuda_settle();
+    ring_->Poll();
+  }
+
+  std::unique_ptr<PinnedRing> ring_;
+  std::unique_ptr<ContextScope> scope_;
+  StreamHandle streams_[2] = {};
+};
+
+TEST_F(CudaRingOwing, WhatIsOwedOfOneStreamIsNotOfAnother) {
+  Owe(streams_[0]);
+  EXPECT_TRUE(ring_->Settle(streams_[1]));
+  EXPECT_EQ(events_->in_use(), 0u) << "of the other there is nothing to show";
+  ring_->Abandon(streams_[1]);
+  Settle();
+  EXPECT_EQ(ring_->in_flight(), 16u);
+  EXPECT_FALSE(ring_->has_lost());
+  Owe(streams_[1]);
+  ring_->Abandon(streams_[1]);
+  EXPECT_TRUE(ring_->Settle(streams_[0]));
+  Settle();
+  EXPECT_EQ(ring_->in_flight(), 0u);
+  EXPECT_TRUE(ring_->has_lost());
+  EXPECT_EQ(events_->in_use(), 0u);
+}
+
+TEST_F(CudaRingOwing, OneEventServesAllThatIsOwed) {
+  Owe(streams_[0]);
+  Owe(streams_[0]);
+  EXPECT_TRUE(ring_->Settle(streams_[0]));
+  EXPECT_EQ(events_->in_use(), 1u);
+  Settle();
+  EXPECT_EQ(ring_->in_flight(), 0u);
+  EXPECT_EQ(events_->in_use(), 0u);
+}
+
+// A stream with the handle of one that is gone has nothing to do with what that has lost.
+TEST_F(CudaRingOwing, WhatIsLostIsOwedNoMore) {
+  Owe(streams_[0]);
+  ring_->Abandon(streams_[0]);
+  fakecuda_clear_log();
+  EXPECT_TRUE(ring_->Settle(streams_[0]));
+  EXPECT_EQ(fakecuda_calls(nullptr), 0u) << "nothing is owed, and that is known";
+  Owe(streams_[0]);
+  EXPECT_TRUE(ring_->Settle(streams_[0]));
+  Settle();
+  EXPECT_EQ(ring_->in_flight(), 0u);
+  EXPECT_EQ(events_->in_use(), 0u);
+}
+
+// Nor does what goes into a graph take back what has been lost before.
+TEST_F(CudaRingOwing, WhatIsLostStaysLost) {
+  const PinnedRing::Space first = ring_->Take(16);
+  fakecuda_stream_capture(streams_[0], 1);
+  EXPECT_TRUE(ring_->ReleaseAfter(first, streams_[0])) << "the driver says so";
+  fakecuda_stream_capture(streams_[0], 0);
+  Owe(streams_[1]);
+  ring_->Abandon(streams_[1]);
+  Settle();
+  EXPECT_EQ(ring_->in_flight(), 0u);
+  EXPECT_EQ(ring_->Take(112).host, nullptr);
+  EXPECT_NE(ring_->Take(96).host, nullptr) << "behind both";
+  EXPECT_EQ(events_->created(), 1u) << "an event in a graph serves nobody any more";
+}
+
+// An error that passes is no answer: what is in use is asked for again.
+TEST_F(CudaRingOwing, AQuestionThatFailsIsAskedAgain) {
+  const PinnedRing::Space space = ring_->Take(16);
+  EXPECT_TRUE(ring_->ReleaseAfter(space, streams_[0]));
+  fakecuda_settle();
+  fakecuda_inject_many("cuEventQuery", 1, 3, kErrorOutOfMemory);
+  EXPECT_NO_THROW(ring_->Poll());
+  EXPECT_EQ(ring_->in_flight(), 16u);
+  EXPECT_NO_THROW(ring_->Poll());
+  EXPECT_EQ(ring_->in_flight(), 0u);
+}
+
+TEST_F(CudaRingOwing, MemoryThatADeviceCannotAddressGoesBack) {
+  const uint64_t before = fakecuda_live_objects().pinned;
+  fakecuda_inject("cuMemHostGetDevicePointer", 1, kErrorUnknown);
+  EXPECT_THROW(PinnedRing(*context_, *events_, 64), Error);
+  EXPECT_EQ(fakecuda_live_objects().pinned, before);
+}
+
+TEST_F(CudaRingOwing, ALostDeviceIsNoRefusal) {
+  const PinnedRing::Space space = ring_->Take(16);
+  fakecuda_inject("cuEventRecord", 1, kErrorIllegalAddress);
+  EXPECT_THROW((void)ring_->ReleaseAfter(space, streams_[0]), Error);
+  EXPECT_EQ(events_->in_use(), 0u);
+}
+
 // The driver may take its time to say what has been reached: nobody who takes or gives back waits.
 TEST_F(CudaRing, NobodyWaitsForAQuestion) {
   Open();
