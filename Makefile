@@ -49,10 +49,12 @@ build: ## Build the command line tool, bin/kvcast
 run: setup build ## Replay the shipped trace into a separate verifying process and compare
 	@examples/run/run.sh
 
+# Both detectors' runs of the Go tests wait for half of their time, so they run side by side.
 .PHONY: test
 test: setup ## Set up, then run every test: C++ plain, ASan+UBSan and TSan; Go plain, with -race, with -asan and with GC torture
 	@tests/interop/venv.sh
-	@$(MAKE) --no-print-directory test-native asan tsan vet test-go torture test-race test-asan
+	@$(MAKE) --no-print-directory test-native asan tsan vet test-go torture
+	@$(MAKE) --no-print-directory -j2 --output-sync=target TEST_JOBS=$(JOBS) test-race test-asan
 
 .PHONY: test-go
 test-go: ## Go tests
