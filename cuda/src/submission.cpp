@@ -393,13 +393,9 @@ void StreamTable::PollLocked() {
 
 void StreamTable::PollSlot(uint32_t index) {
   Slot& slot = slots_[index];
-  for (;;) {
-    Pending head{};
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (slot.pending.empty()) return;
-      head = slot.pending.front();
-    }
+  // Only who submits changes these, which is us: to read them takes no lock.
+  while (!slot.pending.empty()) {
+    const Pending head = slot.pending.front();
     const Result result = Tried([&] { return context_.api().event_query(head.event); });
     if (result == kErrorNotReady) return;
     if (result == kErrorCapturedEvent) {
