@@ -31,7 +31,8 @@ struct Threshold {
 };
 
 struct CopyPolicy {
-  // Other than kAuto: that one, always (tests, and users who know better).
+  // Other than kAuto: that one, however large and aligned the pieces are (tests, and users
+  // who know better).
   Method forced = Method::kAuto;
   Threshold kernel[kDirections];
 };
@@ -46,9 +47,9 @@ struct CopyPolicy {
 // - Over a coherent link (NVLink-C2C) the kernel, both ways.
 [[nodiscard]] CopyPolicy PublishedPolicy(bool coherent_link);
 
-// `longest` of `pieces` equal or shorter pieces. Pieces that share no 16-byte
-// vectors with their destination always go to the engine: a kernel would move
-// single bytes.
+// `longest` of `pieces` equal or shorter pieces. Unless a method is forced, pieces that are
+// not `aligned` (see Aligned) go to the engine: a kernel would move bytes one by one, all of
+// a piece where source and destination are not equally far from a multiple of 16.
 [[nodiscard]] Method Choose(const CopyPolicy& policy, Direction direction, uint64_t longest,
                             size_t pieces, bool aligned);
 

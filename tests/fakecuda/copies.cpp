@@ -18,11 +18,24 @@ bool Pinned(World& world, uint64_t address, uint64_t bytes) {
   return Known(world, address, bytes, &where) && where == Where::kHost;
 }
 
+fakecuda_work& WorkOfThisThread() {
+  thread_local fakecuda_work work{};
+  return work;
+}
+
+void NoteCopied(uint64_t from, uint64_t bytes) {
+  fakecuda_work& work = WorkOfThisThread();
+  work.bytes += bytes;
+  if (Pinned(TheWorld(), from, bytes)) work.host_bytes += bytes;
+}
+
 Result CopyBytes(uint64_t to, uint64_t from, uint64_t bytes) {
   return WithMemory([&] {
     RequireAccess(to, bytes);
     RequireAccess(from, bytes);
     std::memmove(ToHandle<void*>(to), ToHandle<const void*>(from), bytes);
+    ++WorkOfThisThread().copies;
+    NoteCopied(from, bytes);
   });
 }
 
@@ -34,15 +47,20 @@ bool OnDevice(World& world, uint64_t address, uint64_t bytes) {
 }
 
 // The driver takes the bytes of pageable memory before the call returns.
-Op FromSnapshot(uint64_t to, const void* from, uint64_t bytes) {
+Op FromSnapshot(World& world, uint64_t to, const void* from, uint64_t bytes) {
+  const uint64_t pinned = Pinned(world, Id(from), bytes) ? bytes : 0;
   const auto* begin = static_cast<const uint8_t*>(from);
   auto held = std::make_shared<std::vector<uint8_t>>(begin, begin + bytes);
   Op op;
   op.touches = {{to, to + bytes}};
-  op.run = [to, held] {
+  op.run = [to, held, pinned] {
     return WithMemory([&] {
       RequireAccess(to, held->size());
       std::memcpy(ToHandle<void*>(to), held->data(), held->size());
+      fakecuda_work& work = WorkOfThisThread();
+      ++work.copies;
+      work.bytes += held->size();
+      work.host_bytes += pinned;
     });
   };
   return op;
@@ -69,9 +87,9 @@ Result fake_cuMemcpyHtoDAsync(DevicePtr to, const void* from, size_t bytes, Stre
   if (const Result found = FindStream(world, Id(stream), &queue); found != 0) return found;
   if (bytes == 0) return 0;
   if (!OnDevice(world, to, bytes)) return kErrorInvalidValue;
-  return Enqueue(
-      world, lock, queue,
-      Pinned(world, Id(from), bytes) ? Plain(to, Id(from), bytes) : FromSnapshot(to, from, bytes));
+  return Enqueue(world, lock, queue,
+                 Pinned(world, Id(from), bytes) ? Plain(to, Id(from), bytes)
+                                                : FromSnapshot(world, to, from, bytes));
 }
 
 Result fake_cuMemcpyDtoHAsync(void* to, DevicePtr from, size_t bytes, StreamHandle stream) {
@@ -90,6 +108,8 @@ Result fake_cuMemcpyDtoHAsync(void* to, DevicePtr from, size_t bytes, StreamHand
     return WithMemory([&] {
       RequireAccess(from, bytes);
       std::memcpy(to, ToHandle<const void*>(from), bytes);
+      ++WorkOfThisThread().copies;
+      NoteCopied(from, bytes);
     });
   };
   PointRef point;
@@ -144,7 +164,7 @@ Result fake_cuMemcpyBatchAsync(DevicePtr* to, DevicePtr* from, size_t* bytes, si
     }
     const bool early =
         attributes[attribute].source_order == kSourceOrderAny && !from_device && random() % 2 == 0;
-    ops.push_back(early ? FromSnapshot(to[i], ToHandle<const void*>(from[i]), bytes[i])
+    ops.push_back(early ? FromSnapshot(world, to[i], ToHandle<const void*>(from[i]), bytes[i])
                         : Plain(to[i], from[i], bytes[i]));
   }
   for (size_t i = 0; i < count; ++i) {
@@ -291,7 +311,14 @@ Result fake_cuEventRecord(EventHandle event, StreamHandle stream) {
     return kErrorInvalidHandle;
   }
   PointRef point;
-  if (const Result queued = Enqueue(world, lock, queue, Op{}, &point); queued != 0) return queued;
+  Op op;
+  op.run = [at = op.point.get()]() -> Result {  // the operation's own, which outlives it
+    at->work = WorkOfThisThread();
+    return 0;
+  };
+  if (const Result queued = Enqueue(world, lock, queue, std::move(op), &point); queued != 0) {
+    return queued;
+  }
   const auto again = world.events.find(Id(event));
   if (again != world.events.end()) {
     again->second.point = point;
@@ -343,6 +370,14 @@ Result fake_cuEventElapsedTime(float* milliseconds, EventHandle start, EventHand
     return kErrorInvalidHandle;
   }
   if (!a->second.point->done || !b->second.point->done) return kErrorNotReady;
+  if (world.elapsed) {
+    const fakecuda_work& before = a->second.point->work;
+    const fakecuda_work& after = b->second.point->work;
+    *milliseconds =
+        world.elapsed({after.kernels - before.kernels, after.copies - before.copies,
+                       after.bytes - before.bytes, after.host_bytes - before.host_bytes});
+    return 0;
+  }
   *milliseconds =
       std::chrono::duration<float, std::milli>(b->second.point->when - a->second.point->when)
           .count();
@@ -353,6 +388,19 @@ Result fake_cuEventDestroy(EventHandle event) {
   FAKE_ENTER("cuEventDestroy");
   return world.events.erase(Id(event)) != 0 ? 0 : kErrorInvalidHandle;
 }
+
+#pragma GCC visibility push(default)
+void fakecuda_script_elapsed(float (*milliseconds)(const fakecuda_work* work, void* user),
+                             void* user) {
+  World& world = TheWorld();
+  Lock lock(world.mutex);
+  world.elapsed = nullptr;
+  if (milliseconds == nullptr) return;
+  world.elapsed = [milliseconds, user](const fakecuda_work& work) {
+    return milliseconds(&work, user);
+  };
+}
+#pragma GCC visibility pop
 
 }  // extern "C"
 

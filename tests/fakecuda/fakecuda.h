@@ -44,6 +44,14 @@ struct fakecuda_live {
   uint64_t pinned;       // allocated or registered host memory
 };
 
+// What has run on a stream between two events.
+struct fakecuda_work {
+  uint64_t kernels;     // launches
+  uint64_t copies;      // of the copy engine, those of a batch one by one
+  uint64_t bytes;       // that copies, and kernels that copy, have written
+  uint64_t host_bytes;  // of those, read from host memory that is pinned
+};
+
 #pragma GCC visibility push(default)
 extern "C" {
 // Waits for all work, then forgets contexts, memory, streams, log and injections.
@@ -86,6 +94,10 @@ void fakecuda_open_gate(void* stream);
 void fakecuda_settle();
 // Operations that have run since the last reset.
 uint64_t fakecuda_executed();
+// From now on cuEventElapsedTime answers what `milliseconds` says of the work between its events,
+// until the next reset or, with null, again the time that has passed. It must not call the driver.
+void fakecuda_script_elapsed(float (*milliseconds)(const fakecuda_work* work, void* user),
+                             void* user);
 // Calls that had to wait because a stream's queue was full.
 uint64_t fakecuda_blocked();
 // Misuse that a real driver would punish at random: count, and the first one in words.

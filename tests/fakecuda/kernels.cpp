@@ -135,6 +135,12 @@ void RunKernel(const std::string& name, const void* argument, const unsigned gri
       if (name == "kvcast_update_table") Call(kvcast_update_table, argument);
     }
   }
+  ++WorkOfThisThread().kernels;
+  if (name != "kvcast_copy_pages" && name != "kvcast_copy_ranges") return;
+  const Spans spans = KernelTouches(name, argument);  // the table, then source and destination
+  for (size_t i = 1; i < spans.size(); i += 2) {
+    NoteCopied(spans[i].begin, spans[i].end - spans[i].begin);
+  }
 }
 
 }  // namespace fakecuda

@@ -246,6 +246,7 @@ void fakecuda_reset(const fakecuda_options* options) {
   world.all_calls = 0;
   world.injected = false;
   world.injected_call.clear();
+  world.elapsed = nullptr;
   world.options = options != nullptr ? *options : fakecuda_options();
 }
 

@@ -34,6 +34,7 @@ enum class Kind : uint64_t { kContext = 1, kStream, kEvent, kModule, kFunction, 
 struct Point {  // where an operation is in its stream
   bool done = false;
   std::chrono::steady_clock::time_point when;
+  fakecuda_work work{};  // of a recorded event: what had run on its stream until then
 };
 using PointRef = std::shared_ptr<Point>;
 
@@ -139,6 +140,7 @@ struct World {
   uint64_t stall_in = 0;
   bool stalled = false;
   std::condition_variable_any let_go;
+  std::function<float(const fakecuda_work&)> elapsed;  // instead of the time that has passed
   std::FILE* log = nullptr;
   bool others_held = false;  // calls of threads but the holder's wait
   std::thread::id holder;
@@ -213,6 +215,12 @@ void EndStream(World& world, Lock& lock, uint64_t id);
 // Of streams that are gone: their threads hold nothing any more.
 void JoinEnded(World& world);
 void Drain(World& world, Lock& lock, uint64_t context);  // 0 = of all contexts
+
+// copies.cpp
+// On a stream's thread: what has run there, for the events that are recorded behind it.
+fakecuda_work& WorkOfThisThread();
+// Memory to memory has been copied. Under the regions' lock.
+void NoteCopied(uint64_t from, uint64_t bytes);
 
 // memory.cpp
 // Copies with checks, in an operation: 0 or kErrorIllegalAddress.

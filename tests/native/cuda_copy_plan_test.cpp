@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "cuda/src/calibrate.h"
@@ -131,6 +133,107 @@ TEST_F(CudaCalibration, BeginsNothingThatWouldNotEndInTime) {
     EXPECT_FALSE(result.measured[0] || result.measured[1]);
     EXPECT_EQ(result.policy.kernel[1].below, PublishedPolicy(false).kernel[1].below);
   }
+}
+
+// What a copy takes, as a test says it: the driver's clock is asked once for each round.
+struct Script {
+  static constexpr uint64_t kPieces = 32;
+  static constexpr uint64_t kSizes[] = {8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10};
+
+  // Of a direction: the sizes at which the kernel is to be faster.
+  std::map<Direction, std::vector<uint64_t>> kernel_wins;
+  bool tie = false;  // as fast as the engine where it is not
+  std::map<std::tuple<Direction, uint64_t, bool>, int> rounds;
+  int strange = 0;  // work that is no batch of one kind
+
+  static float Milliseconds(const fakecuda_work* work, void* script) {
+    return static_cast<Script*>(script)->Answer(*work);
+  }
+  float Answer(const fakecuda_work& work) {
+    const bool kernel = work.kernels == 1 && work.copies == 0;
+    const bool engine = work.kernels == 0 && work.copies == kPieces;
+    const bool one_side = work.host_bytes == 0 || work.host_bytes == work.bytes;
+    if (!(kernel || engine) || !one_side || work.bytes % kPieces != 0) {
+      ++strange;
+      return 1;
+    }
+    const Direction direction = work.host_bytes != 0 ? Direction::kToDevice : Direction::kOnDevice;
+    const uint64_t size = work.bytes / kPieces;
+    const std::vector<uint64_t>& wins = kernel_wins[direction];
+    const bool kernel_is_faster = std::find(wins.begin(), wins.end(), size) != wins.end();
+    const int round = rounds[{direction, size, kernel}]++;
+    // Who loses was by far the faster one in the round that warms up.
+    const bool loser = kernel != kernel_is_faster;
+    if (round == 0) return loser ? 0.0f : 100.0f;
+    // The winner's slow round is slower than the loser's, which are all alike.
+    if (loser) return tie ? 1.0f : 2.0f;
+    return round == (size < (32 << 10) ? 1 : 2) ? 1.0f : 50.0f;
+  }
+};
+
+TEST_F(CudaCalibration, TheKernelCopiesUpToTheLargestSizeAtWhichItWasFaster) {
+  Open(4096);
+  const auto still = [] { return std::chrono::steady_clock::time_point(); };
+  struct Case {
+    const char* name;
+    std::vector<uint64_t> to_device;
+    uint64_t to_device_below;
+    std::vector<uint64_t> on_device;
+    uint64_t on_device_below;
+    bool tie;
+  };
+  const std::vector<uint64_t> all(std::begin(Script::kSizes), std::end(Script::kSizes));
+  for (const Case& c : std::vector<Case>{
+           {"small", {8 << 10, 16 << 10}, (16 << 10) + 1, all, UINT64_MAX, false},
+           {"never", {}, 0, {8 << 10, 64 << 10}, (64 << 10) + 1, false},
+           {"never faster, as fast", {}, 0, {}, 0, true},
+           {"the largest", {128 << 10}, UINT64_MAX, {8 << 10}, (8 << 10) + 1, false}}) {
+    SCOPED_TRACE(c.name);
+    Script script;
+    script.kernel_wins = {{Direction::kToDevice, c.to_device}, {Direction::kOnDevice, c.on_device}};
+    script.tie = c.tie;
+    fakecuda_script_elapsed(Script::Milliseconds, &script);
+    const Calibration result =
+        Calibrate(*context_, *events_, *kernels_, std::chrono::milliseconds(50), still);
+    fakecuda_script_elapsed(nullptr, nullptr);
+    EXPECT_EQ(script.strange, 0);
+    // Both directions, five sizes and both ways, each round of them.
+    EXPECT_EQ(script.rounds.size(), 20u);
+    for (const auto& [what, rounds] : script.rounds) EXPECT_EQ(rounds, 3) << std::get<1>(what);
+    const Threshold* kernel = result.policy.kernel;
+    EXPECT_EQ(kernel[static_cast<int>(Direction::kToDevice)].below, c.to_device_below);
+    EXPECT_EQ(kernel[static_cast<int>(Direction::kOnDevice)].below, c.on_device_below);
+    EXPECT_TRUE(result.measured[static_cast<int>(Direction::kToDevice)]);
+    EXPECT_TRUE(result.measured[static_cast<int>(Direction::kOnDevice)]);
+    EXPECT_FALSE(result.measured[static_cast<int>(Direction::kToHost)]);
+    EXPECT_EQ(result.policy.forced, Method::kAuto);
+    // How many pieces it takes is not measured.
+    EXPECT_EQ(kernel[static_cast<int>(Direction::kToDevice)].pieces, 16u);
+    EXPECT_EQ(kernel[static_cast<int>(Direction::kOnDevice)].pieces, 2u);
+  }
+}
+
+// What has been measured of a direction that was not done is not used.
+TEST_F(CudaCalibration, ADirectionForWhichTimeRunsOutKeepsWhatIsPublished) {
+  Open(4096);
+  Script script;
+  script.kernel_wins = {{Direction::kToDevice, {64 << 10}}};
+  fakecuda_script_elapsed(Script::Milliseconds, &script);
+  const uint64_t before = fakecuda_calls("cuEventElapsedTime");
+  const auto now = [&] {
+    const bool late = fakecuda_calls("cuEventElapsedTime") - before == 30 + 24;
+    return std::chrono::steady_clock::time_point(std::chrono::hours(late ? 1 : 0));
+  };
+  const Calibration result =
+      Calibrate(*context_, *events_, *kernels_, std::chrono::milliseconds(50), now);
+  EXPECT_EQ(fakecuda_calls("cuEventElapsedTime") - before, 30u + 24u);
+  EXPECT_EQ(script.strange, 0);
+  const auto to_device = static_cast<int>(Direction::kToDevice);
+  const auto on_device = static_cast<int>(Direction::kOnDevice);
+  EXPECT_TRUE(result.measured[to_device]);
+  EXPECT_EQ(result.policy.kernel[to_device].below, (64u << 10) + 1);
+  EXPECT_FALSE(result.measured[on_device]);
+  EXPECT_EQ(result.policy.kernel[on_device].below, PublishedPolicy(false).kernel[on_device].below);
 }
 
 TEST_F(CudaCalibration, WithoutMemoryToSpareKeepsThePublishedThresholds) {

@@ -368,7 +368,7 @@ enum {
   KVC_COPY_CALIBRATED = 0, /* whoever was faster when the manager was made: takes up to 50 ms */
   KVC_COPY_PUBLISHED = 1,  /* by figures that others have published, without measuring */
   KVC_COPY_ENGINE = 2,     /* always the copy engine */
-  KVC_COPY_KERNEL = 3      /* always a kernel, but for pieces that are no multiples of 16 bytes */
+  KVC_COPY_KERNEL = 3      /* a kernel, however the pieces lie, if it can be (docs/gpu.md) */
 };
 
 typedef struct kvc_config {
