@@ -9,11 +9,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -61,15 +63,48 @@ func buildDriver(folder string) error {
 	return nil
 }
 
+// usedGPUs are the calls in a log of the fake driver that were made with a context, and the
+// GPUs that it was of. A line that says something else is misuse.
+func usedGPUs(t *testing.T, log string) map[string]map[int]bool {
+	t.Helper()
+	text, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[string]map[int]bool{}
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(line)
+		if len(words) == 0 || !strings.HasPrefix(words[0], "cu") || len(words) > 2 {
+			t.Fatalf("the fake driver says %q", line)
+		}
+		if len(words) == 1 {
+			continue
+		}
+		gpu, err := strconv.Atoi(words[1])
+		if err != nil {
+			t.Fatalf("the fake driver says %q: %v", line, err)
+		}
+		if used[words[0]] == nil {
+			used[words[0]] = map[int]bool{}
+		}
+		used[words[0]][gpu] = true
+	}
+	return used
+}
+
 // TestReplayOnTheFakeCUDADriver: one binary, with and without a driver. What the
 // allocator decides does not depend on the device.
 func TestReplayOnTheFakeCUDADriver(t *testing.T) {
 	driver := fakeDriver(t)
 	args := []string{"replay", "--json", "--trace", traceFile, "--limit", "200", "--capacity-blocks", "3000",
 		"--concurrency", "4", "--publisher", "off", "--device"}
+	log := filepath.Join(t.TempDir(), "log")
 	run := func(device, options string) *process {
+		if err := os.WriteFile(log, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 		p := command(t, append(args, device)...)
-		p.Cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+driver, "KVC_FAKECUDA="+options)
+		p.Cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+driver, "KVC_FAKECUDA="+options, "KVC_FAKECUDA_LOG="+log)
 		p.Cmd.Stdout = &p.stdout
 		if err := p.Start(); err != nil {
 			t.Fatal(err)
@@ -77,17 +112,38 @@ func TestReplayOnTheFakeCUDADriver(t *testing.T) {
 		return p
 	}
 	host := replay(t, append(args[2:], "host")...)
-	for _, c := range []struct{ device, options, want string }{
-		{"auto", "", "cuda:0 (fake CUDA device)"},
-		{"cuda:0", "driver_version=12070", "cuda:0 (fake CUDA device)"},
-		{"cuda:1", "devices=2,virtual_memory=0,queue_depth=8", "cuda:1 (fake CUDA device)"},
-		{"host", "", "host"},
+	for _, c := range []struct {
+		device, options, want string
+		gpu                   int // that it calls the driver for, or -1
+	}{
+		{"auto", "", "cuda:0 (fake CUDA device)", 0},
+		{"auto", "devices=3", "cuda:0 (fake CUDA device)", 0},
+		{"cuda:0", "driver_version=12070", "cuda:0 (fake CUDA device)", 0},
+		{"cuda:1", "devices=3,virtual_memory=0,queue_depth=8", "cuda:1 (fake CUDA device 1)", 1},
+		{"host", "", "host", -1},
 	} {
 		p := run(c.device, c.options)
 		p.good()
 		s := p.summary()
 		if s.Device != c.want {
 			t.Errorf("--device %s: ran on %q, want %q", c.device, s.Device, c.want)
+		}
+		used := usedGPUs(t, log)
+		want := map[int]bool{c.gpu: true}
+		if c.gpu < 0 {
+			want = map[int]bool{}
+		}
+		for _, call := range []string{"cuMemAlloc", "cuEventRecord", "cuStreamCreate"} {
+			if !maps.Equal(used[call], want) {
+				t.Errorf("--device %s: %s on GPUs %v, want %v", c.device, call, used[call], want)
+			}
+		}
+		for call, gpus := range used {
+			for gpu := range gpus {
+				if gpu != c.gpu {
+					t.Errorf("--device %s: %s on GPU %d", c.device, call, gpu)
+				}
+			}
 		}
 		if s.HitBlocks != host.HitBlocks || s.ResidentBlocks != host.ResidentBlocks || s.Requests != host.Requests {
 			t.Errorf("--device %s: %d of %d requests hit %d blocks and left %d; the host %d, %d, %d", c.device,

@@ -4,6 +4,7 @@
 // A process that opens whatever driver its library path has, once per word of its
 // command line, and says what came of it: a driver can be opened only once in a
 // process, so tests need many.
+//   translated from now on the loader speaks another language
 //   forbid from now on no file can be opened
 //   open   opens
 //   fork   a child opens and uses the parent's table
@@ -12,19 +13,26 @@
 //   forked a manager on a GPU is made, and a child that has inherited it ends it
 
 #include <dlfcn.h>
+#include <libintl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <clocale>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "cuda/src/context.h"
 #include "cuda/src/driver_api.h"
@@ -47,6 +55,51 @@ int Forbid() {
                  prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0
              ? 0
              : 1;
+}
+
+// A catalogue of translations in gettext's format: sizes and places of the words, sorted, then
+// of what they become, then all of them.
+std::string Catalogue() {
+  const std::pair<std::string, std::string> kWords[] = {
+      {"No such file or directory", "Datei fehlt"},
+      {"Permission denied", "Keine Erlaubnis"},
+      {"cannot open shared object file", "kann die Bibliothek nicht lesen"},
+  };
+  constexpr uint32_t kCount = 3;
+  constexpr uint32_t kHead = 7;
+  std::string text;
+  uint32_t numbers[kHead + 4 * kCount] = {
+      0x950412de, 0, kCount, 4 * kHead, 4 * (kHead + 2 * kCount), 0, 0};
+  for (uint32_t i = 0; i < 2 * kCount; ++i) {
+    const auto& word = kWords[i % kCount];
+    const std::string& one = i < kCount ? word.first : word.second;
+    numbers[kHead + 2 * i] = static_cast<uint32_t>(one.size());
+    numbers[kHead + 2 * i + 1] = static_cast<uint32_t>(sizeof numbers + text.size());
+    text += one + '\0';
+  }
+  return std::string(reinterpret_cast<const char*>(numbers), sizeof numbers) + text;
+}
+
+// 0 when the loader is found to speak it.
+int Translated() {
+  char folder[] = "/tmp/kvc_probe_XXXXXX";
+  if (mkdtemp(folder) == nullptr) return 1;
+  const std::string top = folder;
+  const std::string language = top + "/xx";
+  const std::string messages = language + "/LC_MESSAGES";
+  const std::string file = messages + "/libc.mo";
+  mkdir(language.c_str(), 0700);
+  mkdir(messages.c_str(), 0700);
+  std::ofstream(file, std::ios::binary) << Catalogue();
+  setenv("LANGUAGE", "xx", 1);
+  bindtextdomain("libc", folder);
+  int failed = std::setlocale(LC_ALL, "C.UTF-8") == nullptr ? 1 : 0;
+  if (dlopen("/nonexistent/libcuda.so.1", RTLD_NOW) != nullptr) failed = 1;
+  if (std::strstr(dlerror(), "Datei fehlt") == nullptr) failed = 1;
+  if (failed != 0) std::printf("the loader is not translated\n");
+  unlink(file.c_str());
+  for (const std::string& gone : {messages, language, top}) rmdir(gone.c_str());
+  return failed;
 }
 
 int Open() {
@@ -145,6 +198,7 @@ int Forked() {
 int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     int failed = 1;
+    if (std::strcmp(argv[i], "translated") == 0) failed = Translated();
     if (std::strcmp(argv[i], "forbid") == 0) failed = Forbid();
     if (std::strcmp(argv[i], "open") == 0) failed = Open();
     if (std::strcmp(argv[i], "fork") == 0) failed = Fork();

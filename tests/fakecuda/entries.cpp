@@ -5,8 +5,10 @@
 // versions is cudaTypedefs.h's, written down a second time on purpose: it judges
 // the versions that cuda/src asks for.
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "tests/fakecuda/declarations.h"
 #include "tests/fakecuda/state.h"
@@ -77,7 +79,7 @@ Result fake_cuGetErrorString(Result error, const char** text) {
 
 Result fake_cuDeviceGetCount(int* count) {
   FAKE_ENTER("cuDeviceGetCount");
-  *count = world.options.devices;
+  *count = world.options.counted >= 0 ? world.options.counted : world.options.devices;
   return 0;
 }
 
@@ -91,8 +93,8 @@ Result fake_cuDeviceGet(DeviceId* device, int ordinal) {
 Result fake_cuDeviceGetName(char* name, int length, DeviceId device) {
   FAKE_ENTER("cuDeviceGetName");
   if (device < 0 || device >= world.options.devices) return kErrorInvalidDevice;
-  std::strncpy(name, "fake CUDA device", static_cast<size_t>(length));
-  name[length - 1] = '\0';
+  const std::string number = device != 0 ? " " + std::to_string(device) : "";
+  std::snprintf(name, static_cast<size_t>(length), "fake CUDA device%s", number.c_str());
   return 0;
 }
 
@@ -108,7 +110,7 @@ Result fake_cuDeviceGetAttribute(int* value, int attribute, DeviceId device) {
   if (device < 0 || device >= world.options.devices) return kErrorInvalidDevice;
   switch (attribute) {
     case kAttributeMultiprocessors:
-      *value = 2;
+      *value = 2 + device;
       return 0;
     case kAttributeComputeMode:
       *value = 0;
@@ -117,7 +119,7 @@ Result fake_cuDeviceGetAttribute(int* value, int attribute, DeviceId device) {
       *value = 2;
       return 0;
     case kAttributeUnifiedAddressing:
-      *value = 1;
+      *value = world.options.unified_addressing;
       return 0;
     case kAttributeCapabilityMajor:
       *value = world.options.capability / 10;
@@ -141,7 +143,7 @@ Result fake_cuDevicePrimaryCtxRetain(ContextHandle* context, DeviceId device) {
   if (device < 0 || device >= world.options.devices) return kErrorInvalidDevice;
   uint64_t id = 0;
   for (auto& [other, state] : world.contexts) {
-    if (state.primary && state.device == device) id = other;
+    if (state.primary && !state.going && state.device == device) id = other;
   }
   if (id == 0) id = NewPrimaryOrCreated(world, device, true);
   if (id == 0) return kErrorOutOfMemory;
@@ -153,16 +155,17 @@ Result fake_cuDevicePrimaryCtxRetain(ContextHandle* context, DeviceId device) {
 Result fake_cuDevicePrimaryCtxRelease(DeviceId device) {
   FAKE_ENTER("cuDevicePrimaryCtxRelease");
   for (auto& [id, state] : world.contexts) {
-    if (!state.primary || state.device != device) continue;
+    if (!state.primary || state.going || state.device != device) continue;
     if (--state.retained == 0) DestroyContext(world, lock, uint64_t{id});
     return 0;
   }
+  Violation(world, "a primary context is released more often than retained");
   return kErrorInvalidContext;
 }
 
 Result fake_cuCtxPushCurrent(ContextHandle context) {
   FAKE_ENTER("cuCtxPushCurrent");
-  if (world.contexts.count(Id(context)) == 0) return kErrorInvalidContext;
+  if (FindContext(world, Id(context)) == nullptr) return kErrorInvalidContext;
   ContextStack().push_back(Id(context));
   NoteDepth(world, 1);
   return 0;
@@ -353,6 +356,7 @@ enum { kFound = 0, kNoSymbol = 1, kNoVersion = 2 };
 // The newest prototype that is no newer than asked for, nor than the driver.
 int Lookup(const World& world, const char* name, int version, void** entry) {
   *entry = nullptr;
+  if (world.lacks == name) return kNoSymbol;
   bool named = false;
   int best = 0;
   for (const Entry& candidate : kEntries) {
@@ -366,6 +370,15 @@ int Lookup(const World& world, const char* name, int version, void** entry) {
   }
   return *entry != nullptr ? kFound : named ? kNoVersion : kNoSymbol;
 }
+
+// What makes a lookup answer nothing: it is neither counted nor in the log.
+Result RefusedLookup(World& world, const char* call, unsigned long long flags) {
+  if (world.options.stub == 1) return kErrorStubLibrary;
+  if (world.inject_in != 0 && world.inject_call == call) return world.inject_code;
+  // Entries of the other kind take the NULL stream for the calling thread's.
+  if (flags != kProcAddressLegacyStream) Violation(world, std::string(call) + " with other flags");
+  return 0;
+}
 #endif
 
 }  // namespace
@@ -374,20 +387,26 @@ extern "C" {
 
 #if !defined(KVC_FAKECUDA_ANCIENT)
 __attribute__((visibility("default"))) Result cuGetProcAddress(const char* name, void** entry,
-                                                               int version, unsigned long long) {
+                                                               int version,
+                                                               unsigned long long flags) {
   World& world = TheWorld();
   Lock lock(world.mutex);
-  if (world.options.stub != 0) return kErrorStubLibrary;
+  if (const Result refused = RefusedLookup(world, "cuGetProcAddress", flags); refused != 0) {
+    return refused;
+  }
   return Lookup(world, name, version, entry) == kFound ? 0 : kErrorNotFound;
 }
 
 #if !defined(KVC_FAKECUDA_BEFORE_12)
 __attribute__((visibility("default"))) Result cuGetProcAddress_v2(const char* name, void** entry,
-                                                                  int version, unsigned long long,
+                                                                  int version,
+                                                                  unsigned long long flags,
                                                                   int* status) {
   World& world = TheWorld();
   Lock lock(world.mutex);
-  if (world.options.stub != 0) return kErrorStubLibrary;
+  if (const Result refused = RefusedLookup(world, "cuGetProcAddress_v2", flags); refused != 0) {
+    return refused;
+  }
   const int found = Lookup(world, name, version, entry);
   if (status != nullptr) *status = found;
   return 0;

@@ -8,8 +8,9 @@
 //
 // Programs that do not link it set the environment variable KVC_FAKECUDA to
 // "name=value,..." with the names of fakecuda_options, or "refuse" and the name of a call
-// that always answers 801, and KVC_FAKECUDA_LOG to a file that gets one line for each
-// driver call.
+// that always answers 801, or "lacks" and the name of an entry that is not there, and
+// KVC_FAKECUDA_LOG to a file that gets one line for each driver call: its name and, where the
+// thread has a context current, the number of that one's device.
 #ifndef KVCAST_TESTS_FAKECUDA_FAKECUDA_H_
 #define KVCAST_TESTS_FAKECUDA_FAKECUDA_H_
 
@@ -17,14 +18,19 @@
 #include <cstdint>
 
 struct fakecuda_options {
+  // The first is called "fake CUDA device", others have their number behind it. Each has a
+  // multiprocessor more than the one before; the first has 2.
   int devices = 1;
+  int counted = -1;  // what cuDeviceGetCount tells instead, unless negative
   int driver_version = 13000;
   int init_result = 0;        // what cuInit answers, for the life of the process
-  int stub = 0;               // 1 = every call answers 34, as the toolkit's stub does
+  int stub = 0;               // 1 = every call answers 34, as the toolkit's stub does;
+                              // 2 = all but those that look up entries
   int virtual_memory = 1;     // 0 = the device has no virtual memory management
   int refuse_fat_binary = 0;  // 1 = a fat binary holds nothing for the device (209)
   int host_page_tables = 0;   // 1 = a coherent link between host and device
-  int capability = 90;        // 10 x major + minor
+  int unified_addressing = 1;
+  int capability = 90;  // 10 x major + minor
   uint64_t memory_bytes = uint64_t{256} << 20;
   uint64_t granularity = uint64_t{2} << 20;
   uint64_t reserved_bytes = 0;  // of the memory, taken by others

@@ -369,6 +369,8 @@ Result fake_cuMemSetAccess(DevicePtr address, size_t bytes, const MemAccess* acc
         at + found->second.bytes > stop) {
       return kErrorInvalidValue;
     }
+    // No device here reaches another one's memory.
+    if (access->location.id != found->second.device) return kErrorInvalidDevice;
     at += found->second.bytes;
   }
   for (uint64_t at = address; at < stop;) {

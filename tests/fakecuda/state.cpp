@@ -16,6 +16,8 @@ void Set(fakecuda_options* options, const std::string& name, const std::string& 
   const int small = static_cast<int>(number);
   if (name == "devices")
     options->devices = small;
+  else if (name == "counted")
+    options->counted = small;
   else if (name == "driver_version")
     options->driver_version = small;
   else if (name == "init_result")
@@ -28,6 +30,8 @@ void Set(fakecuda_options* options, const std::string& name, const std::string& 
     options->refuse_fat_binary = small;
   else if (name == "host_page_tables")
     options->host_page_tables = small;
+  else if (name == "unified_addressing")
+    options->unified_addressing = small;
   else if (name == "capability")
     options->capability = small;
   else if (name == "memory_bytes")
@@ -62,6 +66,8 @@ void FromEnvironment(World* world) {
       world->inject_in = 1;
       world->inject_times = UINT64_MAX;
       world->inject_code = 801;
+    } else if (name == "lacks") {
+      world->lacks = value;
     } else {
       Set(&world->options, name, value);
     }
@@ -136,7 +142,11 @@ Result Enter(World& world, const char* call, bool needs_init) {
   ++world.calls[call];
   ++world.all_calls;
   if (world.log != nullptr) {
-    std::fprintf(world.log, "%s\n", call);
+    const Context* const current =
+        ContextStack().empty() ? nullptr : FindContext(world, ContextStack().back());
+    std::fprintf(world.log, "%s", call);
+    if (current != nullptr) std::fprintf(world.log, " %d", current->device);
+    std::fprintf(world.log, "\n");
     std::fflush(world.log);
   }
   if (world.options.stub != 0) return kvcast::cuda::kErrorStubLibrary;
@@ -162,12 +172,17 @@ Result Enter(World& world, const char* call, bool needs_init) {
 Result Current(World& world, Context** context, uint64_t* id) {
   if (ContextStack().empty()) return kvcast::cuda::kErrorInvalidContext;
   const uint64_t top = ContextStack().back();
-  const auto found = world.contexts.find(top);
   // A context that has been destroyed stays on the stacks of threads.
-  if (found == world.contexts.end()) return kvcast::cuda::kErrorInvalidContext;
-  *context = &found->second;
+  Context* const found = FindContext(world, top);
+  if (found == nullptr) return kvcast::cuda::kErrorInvalidContext;
+  *context = found;
   if (id != nullptr) *id = top;
-  return found->second.sticky;
+  return found->sticky;
+}
+
+Context* FindContext(World& world, uint64_t id) {
+  const auto found = world.contexts.find(id);
+  return found == world.contexts.end() || found->second.going ? nullptr : &found->second;
 }
 
 uint64_t NewPrimaryOrCreated(World& world, int device, bool primary) {
@@ -181,7 +196,9 @@ uint64_t NewPrimaryOrCreated(World& world, int device, bool primary) {
   return 0;
 }
 
+// Its streams are waited for without the lock: what others ask for meanwhile is another context.
 void DestroyContext(World& world, Lock& lock, uint64_t id) {
+  world.contexts[id].going = true;
   std::vector<uint64_t> streams;
   for (const auto& [stream_id, stream] : world.streams) {
     if (stream->context == id) streams.push_back(stream_id);
@@ -424,7 +441,7 @@ fakecuda_live fakecuda_live_objects() {
   Lock lock(world.mutex);
   fakecuda_live live{};
   for (const auto& [id, context] : world.contexts) {
-    live.contexts += !context.primary || context.retained > 0 ? 1 : 0;
+    live.contexts += !context.going && (!context.primary || context.retained > 0) ? 1 : 0;
     live.streams -= 1;  // its NULL stream, which is nobody's
   }
   for (const auto& [id, stream] : world.streams) live.streams += stream->closing ? 0 : 1;

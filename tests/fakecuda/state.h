@@ -79,6 +79,7 @@ struct Context {
   int device = 0;
   bool primary = false;
   int retained = 0;
+  bool going = false;  // nobody gets it any more, though what is queued there still runs
   Result sticky = 0;
   uint64_t null_stream = 0;
 };
@@ -142,6 +143,7 @@ struct World {
   std::condition_variable_any let_go;
   std::function<float(const fakecuda_work&)> elapsed;  // instead of the time that has passed
   std::FILE* log = nullptr;
+  std::string lacks;         // an entry that the driver does not have
   bool others_held = false;  // calls of threads but the holder's wait
   std::thread::id holder;
   uint64_t others_allowed = 0;            // of the calls that are held
@@ -177,6 +179,8 @@ uint64_t NewId(World& world, Kind kind);
 
 // state.cpp. A call begins with Enter: the log, injected failures, cuInit.
 Result Enter(World& world, const char* call, bool needs_init);
+// A context by its id that has neither gone nor is going; else null.
+Context* FindContext(World& world, uint64_t id);
 // The calling thread has pushed a context (1) or popped one (-1).
 void NoteDepth(World& world, int change);
 // The calling thread's context, or an error: none, or broken.

@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cuda/src/context.h"
@@ -73,6 +74,41 @@ TEST_F(CudaContext, TheCallersStaysTheirsAndCurrent) {
   fakecuda_context_destroy(theirs);
 }
 
+// While the last release of the primary context waits for what is queued there, whoever asks
+// for it gets another one, which lives.
+TEST_F(CudaContext, ThePrimaryOneThatIsGoingIsNobodysAnyMore) {
+  const DriverApi& api = OpenDriver();
+  ContextHandle going = nullptr;
+  ContextHandle popped = nullptr;
+  DevicePtr memory = 0;
+  ASSERT_EQ(api.primary_retain(&going, 0), kSuccess);
+  ASSERT_EQ(api.context_push(going), kSuccess);
+  ASSERT_EQ(api.memory_alloc(&memory, 4096), kSuccess);
+  fakecuda_hold(1);
+  ASSERT_EQ(api.fill_words(memory, 1, 16, nullptr), kSuccess);
+  ASSERT_EQ(api.context_pop(&popped), kSuccess);
+  std::thread release([&] { EXPECT_EQ(api.primary_release(0), kSuccess); });
+  while (fakecuda_live_objects().contexts != 0) std::this_thread::yield();
+  {
+    const DeviceContext next(api, 0);
+    EXPECT_NE(next.handle(), going);
+    const ContextScope scope(next);
+    EXPECT_EQ(fakecuda_live_objects().contexts, 1u);
+    EXPECT_EQ(api.context_push(going), kErrorInvalidContext);
+    fakecuda_hold(0);
+    release.join();
+    EXPECT_EQ(api.memory_free(memory), kSuccess);
+  }
+  EXPECT_EQ(fakecuda_live_objects().contexts, 0u);
+}
+
+TEST_F(CudaContext, ReleasingThePrimaryOneTooOftenIsReported) {
+  const DriverApi& api = OpenDriver();
+  EXPECT_EQ(api.primary_release(0), kErrorInvalidContext);
+  EXPECT_EQ(fakecuda_violations(), 1u);
+  fakecuda_forgive();
+}
+
 TEST_F(CudaContext, WhatCannotServeIsRefusedInWords) {
   const DriverApi& api = OpenDriver();
   EXPECT_THROW(DeviceContext(api, 1), Error);
@@ -88,6 +124,27 @@ TEST_F(CudaContext, WhatCannotServeIsRefusedInWords) {
                  "fake CUDA device has compute capability 7.5, kvcast needs 8.0: choose another "
                  "GPU or the host device");
   }
+}
+
+TEST_F(CudaContext, TheOldestCapabilityServes) {
+  fakecuda_options oldest;
+  oldest.capability = 80;
+  fakecuda_reset(&oldest);
+  EXPECT_EQ(DeviceContext(OpenDriver(), 0).capability(), 80);
+}
+
+TEST_F(CudaContext, AGpuWithoutUnifiedAddressingIsRefusedInWords) {
+  fakecuda_options apart;
+  apart.unified_addressing = 0;
+  fakecuda_reset(&apart);
+  try {
+    const DeviceContext context(OpenDriver(), 0);
+    FAIL() << "a GPU without unified addressing was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), KVC_DEVICE_ERROR);
+    EXPECT_STREQ(error.what(), "fake CUDA device has no unified addressing with the host");
+  }
+  EXPECT_EQ(fakecuda_live_objects().contexts, 0u);
 }
 
 TEST_F(CudaContext, AGpuThatSomebodyElseHoldsIsToldAsThat) {
