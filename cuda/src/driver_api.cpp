@@ -4,6 +4,7 @@
 #include "cuda/src/driver_api.h"
 
 #include <dlfcn.h>
+#include <locale.h>
 #include <pthread.h>
 
 #include <atomic>
@@ -54,6 +55,26 @@ class Opening {
   bool stays_ = false;
 };
 
+// The calling thread in the C locale while it lives: what the loader says is told apart by its
+// words, which it has in the language of the process.
+class PlainWords {
+ public:
+  PlainWords() : plain_(newlocale(LC_ALL_MASK, "C", nullptr)) {
+    if (plain_ != nullptr) before_ = uselocale(plain_);
+  }
+  ~PlainWords() {
+    if (plain_ == nullptr) return;
+    uselocale(before_);
+    freelocale(plain_);
+  }
+  PlainWords(const PlainWords&) = delete;
+  PlainWords& operator=(const PlainWords&) = delete;
+
+ private:
+  locale_t plain_;  // null for want of memory
+  locale_t before_ = nullptr;
+};
+
 // What dlopen said, told apart: nothing there at all, or something that does not load.
 [[noreturn]] void ThrowUnloadable(const std::string& first, const std::string& last) {
   const auto nothing = [](const std::string& text, const char* name) {
@@ -75,6 +96,7 @@ class Opening {
 }
 
 void* Load() {
+  const PlainWords plain;
   std::string said[2];
   for (int i = 0; i < 2; ++i) {
     if (void* library = dlopen(kLibraries[i], RTLD_NOW | RTLD_LOCAL)) return library;

@@ -70,6 +70,11 @@ TEST(Driver, OpensUnderItsSecondName) {
   EXPECT_EQ(Probe("unversioned", "", "open").text, "opened version=13000 devices=1 batch=1\n");
 }
 
+// A toolkit's stub may have the second name where the driver has the first.
+TEST(Driver, OpensTheFirstNameThoughThereIsTheSecond) {
+  EXPECT_EQ(Probe("both", "", "open").text, "opened version=13000 devices=1 batch=1\n");
+}
+
 TEST(Driver, EntriesAreAskedForAtTheVersionOfOurPrototypes) {
   // 13.0 has a cuMemcpyBatchAsync with other parameters, 12.7 has none.
   EXPECT_EQ(Probe("current", "driver_version=12080", "open").text,
@@ -83,6 +88,39 @@ TEST(Driver, OfCuda11HasTheFirstFormOfTheLookup) {
             "opened version=11080 devices=1 batch=0\n");
 }
 
+// And one of 12.0 and later the second one, which tells why it finds nothing.
+TEST(Driver, OfCuda12IsAskedByTheSecondFormOfTheLookup) {
+  EXPECT_EQ(Probe("current", "refuse=cuGetProcAddress", "open").text,
+            "opened version=13000 devices=1 batch=1\n");
+  ExpectFault(Probe("current", "refuse=cuGetProcAddress_v2", "open"), Fault::kBroken, 0,
+              "reinstall the driver");
+  ExpectFault(Probe("before_12", "driver_version=11080,refuse=cuGetProcAddress", "open"),
+              Fault::kBroken, 0, "reinstall the driver");
+}
+
+TEST(Driver, LackingAnEntryThatIsNeeded) {
+  ExpectFault(Probe("current", "lacks=cuEventQuery", "open"), Fault::kBroken, 0,
+              "the NVIDIA driver lacks cuEventQuery; reinstall the driver");
+  EXPECT_EQ(Probe("current", "lacks=cuMemcpyBatchAsync", "open").text,
+            "opened version=13000 devices=1 batch=0\n");
+  // What is too old is told as that, whatever it lacks.
+  ExpectFault(Probe("current", "lacks=cuEventQuery,driver_version=11040", "open"), Fault::kTooOld,
+              0, "update the driver");
+}
+
+TEST(Driver, NotTellingItsVersion) {
+  ExpectFault(Probe("current", "refuse=cuDriverGetVersion", "open"), Fault::kBroken, 0,
+              "does not tell its version; reinstall the driver");
+  ExpectFault(Probe("current", "lacks=cuDriverGetVersion", "open"), Fault::kBroken, 0,
+              "does not tell its version; reinstall the driver");
+}
+
+TEST(Driver, CountingNoDevicesAfterAGoodInitialisation) {
+  ExpectFault(Probe("current", "counted=0", "open"), Fault::kNoDevice, 100, "CUDA_VISIBLE_DEVICES");
+  ExpectFault(Probe("current", "refuse=cuDeviceGetCount", "open"), Fault::kInitFailed, 801,
+              "cuDeviceGetCount: CUDA error (801)");
+}
+
 TEST(Driver, Absent) {
   if (RealDriver()) GTEST_SKIP() << "this machine has an NVIDIA driver";
   ExpectFault(Probe("", "", "open"), Fault::kAbsent, 0, "install the driver");
@@ -91,6 +129,11 @@ TEST(Driver, Absent) {
 TEST(Driver, NoLibraryUnderItsName) {
   if (RealDriver()) GTEST_SKIP() << "the loader passes over what is broken and finds the driver";
   ExpectFault(Probe("broken", "", "open"), Fault::kBroken, 0, "reinstall the driver");
+}
+
+TEST(Driver, NoLibraryUnderItsSecondName) {
+  if (RealDriver()) GTEST_SKIP() << "this machine has an NVIDIA driver under the first name";
+  ExpectFault(Probe("broken_unversioned", "", "open"), Fault::kBroken, 0, "reinstall the driver");
 }
 
 TEST(Driver, ForeignLibraryUnderItsName) {
@@ -103,6 +146,17 @@ TEST(Driver, Forbidden) {
               "Permission denied): let this user read the library");
 }
 
+// Told apart by what the loader says, in whatever language the process has it say that.
+TEST(Driver, ToldApartInAnyLanguage) {
+  ExpectFault(Probe("current", "", "translated forbid open"), Fault::kForbidden, 0,
+              "Permission denied): let this user read the library");
+  EXPECT_EQ(Probe("current", "", "translated open").text,
+            "opened version=13000 devices=1 batch=1\n");
+  if (RealDriver()) GTEST_SKIP() << "this machine has an NVIDIA driver";
+  ExpectFault(Probe("", "", "translated open"), Fault::kAbsent, 0, "install the driver");
+  ExpectFault(Probe("broken", "", "translated open"), Fault::kBroken, 0, "reinstall the driver");
+}
+
 TEST(Driver, TooOld) {
   ExpectFault(Probe("ancient", "driver_version=11020", "open"), Fault::kTooOld, 0,
               "update the driver");
@@ -113,6 +167,7 @@ TEST(Driver, TooOld) {
 TEST(Driver, Stub) {
   ExpectFault(Probe("current", "stub=1", "open"), Fault::kStub, 34, "library path");
   ExpectFault(Probe("before_12", "stub=1", "open"), Fault::kStub, 34, "library path");
+  ExpectFault(Probe("current", "stub=2", "open"), Fault::kStub, 34, "library path");
   ExpectFault(Probe("current", "init_result=34", "open"), Fault::kStub, 34, "library path");
 }
 
@@ -123,6 +178,7 @@ TEST(Driver, FailedInitialisation) {
     const char* cure;
   } kCases[] = {
       {100, Fault::kNoDevice, "CUDA_VISIBLE_DEVICES"},
+      {101, Fault::kNoDevice, "CUDA_VISIBLE_DEVICES"},
       {304, Fault::kForbidden, "/dev/nvidia"},
       {800, Fault::kForbidden, "/dev/nvidia"},
       {802, Fault::kNotReady, "nvidia-fabricmanager"},
