@@ -18,6 +18,9 @@ constexpr uint64_t kBaseChunks = 1024;
 // What drivers map at a time, and what growing should move by.
 constexpr uint64_t kTailChunk = uint64_t{2} << 20;
 
+// Drivers say 2 MiB, some platforms 32 or 512.
+constexpr uint64_t kMostGranularity = uint64_t{1} << 40;
+
 constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
@@ -26,6 +29,17 @@ MemAllocationProp Property(DeviceId device) {
   MemAllocationProp prop;
   prop.location = {kLocationDevice, device};
   return prop;
+}
+
+// All sizes are rounded up to multiples of it: to none there are none, and beyond what a chunk
+// of a pool can be the sums would not fit.
+void RequireUsable(uint64_t granularity) {
+  if (granularity == 0 || granularity > kMostGranularity) {
+    throw Error(KVC_DEVICE_ERROR,
+                "cuMemGetAllocationGranularity: the driver maps memory by " +
+                    std::to_string(granularity) +
+                    " bytes, with which no pool can be made; reinstall the driver");
+  }
 }
 
 }  // namespace pool_memory
@@ -45,6 +59,7 @@ PoolMemory::PoolMemory(const DeviceContext& context, const PoolSize& size) : con
   size_t granularity = 0;
   const MemAllocationProp prop = pool_memory::Property(context.device());
   KVCAST_CUDA(api, chunk_granularity, &granularity, &prop, kGranularityMinimum);
+  pool_memory::RequireUsable(granularity);
   base_chunk_ = pool_memory::RoundUp(
       std::max<uint64_t>(granularity, size.bytes / pool_memory::kBaseChunks), granularity);
   base_bytes_ = pool_memory::RoundUp(size.bytes, granularity);

@@ -113,6 +113,28 @@ TEST_F(CudaMemory, ChunksAreMultiplesOfTheDriversGranularity) {
   EXPECT_EQ(FreeBytes(context), before);
 }
 
+TEST_F(CudaMemory, AGranularityThatMakesNoPoolIsRefused) {
+  const DriverApi& api = OpenDriver();
+  for (const uint64_t granularity : {uint64_t{0}, uint64_t{1} << 63, UINT64_MAX}) {
+    options_.granularity = granularity;
+    Restart();
+    const DeviceContext context(api, 0);
+    try {
+      const PoolMemory memory(context, {4 * kMiB, 16 * kMiB, 1});
+      ADD_FAILURE() << granularity << " was taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), KVC_DEVICE_ERROR);
+      const std::string said = error.what();
+      EXPECT_EQ(said.rfind("cuMemGetAllocationGranularity: ", 0), 0u) << said;
+      EXPECT_NE(said.find(std::to_string(granularity)), std::string::npos) << said;
+    }
+    EXPECT_EQ(fakecuda_calls("cuMemAddressReserve"), 0u);
+    // What maps nothing needs none.
+    const PoolMemory plain(context, {4 * kMiB, 4 * kMiB, 0});
+    EXPECT_EQ(plain.bytes(), 4 * kMiB);
+  }
+}
+
 TEST_F(CudaMemory, GrowsFromItsReserveAndKeepsWhatIsInIt) {
   const DeviceContext context(OpenDriver(), 0);
   PoolMemory pool(context, {4 * kMiB, 20 * kMiB, 3});
