@@ -6,28 +6,30 @@
 #include "cuda/kernels/access.h"
 #include "cuda/kernels/page_index.h"
 
-// Each block takes tiles gridDim.x apart, so any grid does.
+// Each block takes a run of tiles, so any grid does.
 extern "C" __global__ void __launch_bounds__(kvcast::kernels::kThreads)
     kvcast_copy_pages(const kvcast::kernels::CopyPagesArgs args) {
   using namespace kvcast::kernels;
   const u64 tiles = TilesOf(args.vectors);
-  const u64 work = tiles * args.count;
-  for (u64 w = blockIdx.x; w < work; w += gridDim.x) {
-    const u64 item = w / tiles;
-    const u64 tile = w - item * tiles;
-    const PagePair pair = Load<PagePair>(args.pairs + item * sizeof(PagePair));
+  TileRun run = RunOf(tiles * args.count, blockIdx.x, gridDim.x);
+  while (run.begin < run.end) {
+    const PageTiles page = TakePage(&run, tiles);
+    const PagePair pair = Load<PagePair>(args.pairs + page.item * sizeof(PagePair));
     const u64 from = PageAddress(args.from_base, args.from_stride, pair.from);
     const u64 to = PageAddress(args.to_base, args.to_stride, pair.to);
-    Vec16 held[kVectorsInFlight];
-    KVCAST_UNROLL
-    for (u32 k = 0; k < kVectorsInFlight; ++k) {
-      const u64 v = VectorOf(tile, k, threadIdx.x);
-      if (v < args.vectors) held[k] = Load<Vec16>(from + v * sizeof(Vec16));
-    }
-    KVCAST_UNROLL
-    for (u32 k = 0; k < kVectorsInFlight; ++k) {
-      const u64 v = VectorOf(tile, k, threadIdx.x);
-      if (v < args.vectors) Store<Vec16>(to + v * sizeof(Vec16), held[k]);
+    KVCAST_DO_NOT_UNROLL
+    for (u64 tile = page.begin; tile < page.end; ++tile) {
+      Vec16 held[kVectorsInFlight];
+      KVCAST_UNROLL
+      for (u32 k = 0; k < kVectorsInFlight; ++k) {
+        const u64 v = VectorOf(tile, k, threadIdx.x);
+        if (v < args.vectors) held[k] = Load<Vec16>(from + v * sizeof(Vec16));
+      }
+      KVCAST_UNROLL
+      for (u32 k = 0; k < kVectorsInFlight; ++k) {
+        const u64 v = VectorOf(tile, k, threadIdx.x);
+        if (v < args.vectors) Store<Vec16>(to + v * sizeof(Vec16), held[k]);
+      }
     }
   }
 }

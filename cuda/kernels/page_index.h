@@ -13,9 +13,11 @@
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define KVCAST_KERNEL_INLINE __device__ __forceinline__
 #define KVCAST_UNROLL _Pragma("unroll")
+#define KVCAST_DO_NOT_UNROLL _Pragma("unroll 1")
 #else
 #define KVCAST_KERNEL_INLINE inline
 #define KVCAST_UNROLL
+#define KVCAST_DO_NOT_UNROLL
 #endif
 
 namespace kvcast::kernels {
@@ -99,6 +101,39 @@ struct UpdateTableArgs {
 
 KVCAST_KERNEL_INLINE u64 TilesOf(u64 vectors) {
   return (vectors + kTileVectors - 1) / kTileVectors;
+}
+
+// The tiles, of those of all pages one after the other, that a block takes: neighbours, and as
+// many as any other block, or one more. Where a page comes from and goes to is said by a table in
+// host memory, each read of which goes over the bus: a block reads it once for each page that it
+// comes to, not once for each tile.
+struct TileRun {
+  u64 begin;
+  u64 end;
+};
+
+KVCAST_KERNEL_INLINE TileRun RunOf(u64 work, u32 block, u32 blocks) {
+  const u64 each = work / blocks;
+  const u64 longer = work - each * blocks;  // so many blocks take one more
+  const u64 begin = each * block + (block < longer ? block : longer);
+  return {begin, begin + each + (block < longer ? 1 : 0)};
+}
+
+// What a run begins with: tiles of one page.
+struct PageTiles {
+  u64 item;  // the page's place in the table
+  u64 begin;
+  u64 end;
+};
+
+// Takes it off the run, which has something left. Each page has `tiles` tiles.
+KVCAST_KERNEL_INLINE PageTiles TakePage(TileRun* run, u64 tiles) {
+  const u64 item = run->begin / tiles;
+  const u64 begin = run->begin - item * tiles;
+  const u64 left = run->end - run->begin;
+  const u64 end = left < tiles - begin ? begin + left : tiles;
+  run->begin += end - begin;
+  return {item, begin, end};
 }
 
 KVCAST_KERNEL_INLINE u64 PageAddress(u64 base, u64 stride, u32 page) {

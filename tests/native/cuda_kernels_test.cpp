@@ -37,6 +37,56 @@ TEST(KernelIndex, EachVectorOfAPageOnce) {
   }
 }
 
+TEST(KernelIndex, EachTileOfEachPageOnceWhateverTheGrid) {
+  for (const u64 tiles : {1u, 2u, 3u, 8u, 100u}) {
+    for (const u32 count : {1u, 2u, 5u, 31u, 64u}) {
+      const u64 work = tiles * count;
+      for (const u32 blocks : {1u, 2u, 3u, 7u, 32u, 33u, 64u, 200u, 7000u}) {
+        SCOPED_TRACE(::testing::Message() << tiles << " x " << count << " / " << blocks);
+        std::vector<int> seen(work, 0);
+        u64 loads = 0;
+        u64 shortest = work;
+        u64 longest = 0;
+        for (u32 block = 0; block < blocks; ++block) {
+          TileRun run = RunOf(work, block, blocks);
+          ASSERT_LE(run.begin, run.end);
+          shortest = std::min(shortest, run.end - run.begin);
+          longest = std::max(longest, run.end - run.begin);
+          while (run.begin < run.end) {
+            const u64 left = run.end - run.begin;
+            const PageTiles page = TakePage(&run, tiles);
+            ++loads;
+            ASSERT_LT(page.item, count);
+            ASSERT_LT(page.begin, page.end);
+            ASSERT_LE(page.end, tiles);
+            ASSERT_EQ(run.end - run.begin, left - (page.end - page.begin));
+            for (u64 tile = page.begin; tile < page.end; ++tile) ++seen[page.item * tiles + tile];
+          }
+        }
+        EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), static_cast<std::ptrdiff_t>(work));
+        EXPECT_LE(longest - shortest, 1u) << "the work is shared out evenly";
+        // Beyond one for each page, the table is read once more only where a run begins in one.
+        EXPECT_LE(loads, count + std::min<u64>(blocks, work) - 1);
+        EXPECT_GE(loads, count);
+      }
+    }
+  }
+}
+
+TEST(KernelIndex, RunsOfMoreTilesThan32BitsCount) {
+  const u64 work = (u64{1} << 40) + 5;
+  EXPECT_EQ(RunOf(work, 0, 2112).begin, 0u);
+  for (u32 block = 1; block < 2112; ++block) {
+    ASSERT_EQ(RunOf(work, block, 2112).begin, RunOf(work, block - 1, 2112).end);
+  }
+  EXPECT_EQ(RunOf(work, 2111, 2112).end, work);
+  TileRun run{work - 3, work};
+  const PageTiles page = TakePage(&run, u64{1} << 33);
+  EXPECT_EQ(page.item, 128u);
+  EXPECT_EQ(page.begin, 2u);
+  EXPECT_EQ(page.end, 5u);
+}
+
 TEST(KernelIndex, NeighbouringThreadsTakeNeighbouringVectors) {
   for (u32 thread = 1; thread < kThreads; ++thread) {
     EXPECT_EQ(VectorOf(7, 2, thread), VectorOf(7, 2, thread - 1) + 1);
@@ -58,6 +108,9 @@ TEST(KernelIndex, RangesSplitIntoBytesAndAlignedVectors) {
       for (const u64 count : {0u, 1u, 15u, 16u, 17u, 31u, 47u, 64u, 1000u}) {
         const RangeSplit split = SplitRange({4096 + from, 8192 + to, count});
         EXPECT_EQ(split.head + 16 * split.vectors + split.tail, count);
+        EXPECT_LE(split.head, count);  // sums wrap
+        EXPECT_LE(split.vectors, count / 16);
+        EXPECT_LE(split.tail, count);
         if (split.vectors != 0) {
           EXPECT_EQ((4096 + from + split.head) % 16, 0u);
           EXPECT_EQ((8192 + to + split.head) % 16, 0u);
