@@ -21,18 +21,46 @@ alignas(16) constexpr unsigned char kFatBinary[] = {
 };
 #endif
 
-// Blocks per multiprocessor: 16 blocks of 128 threads are its 2048 threads, and
-// each takes tiles until none is left.
+// Blocks per multiprocessor at most. Registers (`make cuda-check` tells how many) and, on sm_86,
+// sm_89 and sm_120, room for 1536 threads let 11 or 12 of them run at a time: with 16 there are
+// others to take the place of those that are done first.
 constexpr uint32_t kBlocksPerMultiprocessor = 16;
+// What no GPU has. Their product is far from overflow.
+constexpr int kTooManyMultiprocessors = 1 << 16;
+
+uint32_t MostBlocks(const DeviceContext& context) {
+  const int multiprocessors = context.multiprocessors();
+  if (multiprocessors <= 0 || multiprocessors >= kTooManyMultiprocessors) {
+    throw Error(KVC_DEVICE_ERROR, "the driver says that the device has " +
+                                      std::to_string(multiprocessors) + " multiprocessors");
+  }
+  return static_cast<uint32_t>(multiprocessors) * kBlocksPerMultiprocessor;
+}
 // The hardware's limit on gridDim.y.
 constexpr uint32_t kMostRows = 65535;
+
+// What helps, where the driver does not translate.
+const char* Remedy(Result code) {
+  switch (code) {
+    case kErrorJitCompilerNotFound:
+      return " (the driver's translator is missing: bring libnvidia-ptxjitcompiler.so.1 of the "
+             "same "
+             "release into the container, or build with nvcc, see KVC_CUDA_FATBIN)";
+    case kErrorJitCompilationDisabled:
+      return " (translation has been switched off: unset CUDA_DISABLE_PTX_JIT and "
+             "CUDA_DISABLE_JIT, "
+             "or build with nvcc, see KVC_CUDA_FATBIN)";
+    case kErrorUnsupportedPtxVersion:
+      return " (the driver is older than CUDA 11.8: install a newer one)";
+    default:
+      return "";
+  }
+}
 
 }  // namespace kernel_image
 
 KernelImage::KernelImage(const DeviceContext& context)
-    : context_(context),
-      most_blocks_(static_cast<uint32_t>(context.multiprocessors()) *
-                   kernel_image::kBlocksPerMultiprocessor) {
+    : context_(context), most_blocks_(kernel_image::MostBlocks(context)) {
   const ContextScope scope(context);
   Load();
   const DriverApi& api = context.api();
@@ -72,7 +100,8 @@ void KernelImage::Load() {
   const Result result = api.module_load(&module_, kernel_image::kPtx, 2, options, values);
   if (result != kSuccess) {
     throw Error(result == kErrorOutOfMemory ? KVC_OUT_OF_MEMORY : KVC_DEVICE_ERROR,
-                Describe(api, "cuModuleLoadDataEx", result) + (log[0] != '\0' ? ": " : "") + log,
+                Describe(api, "cuModuleLoadDataEx", result) + (log[0] != '\0' ? ": " : "") + log +
+                    kernel_image::Remedy(result),
                 result);
   }
 }

@@ -110,7 +110,7 @@ Result fake_cuDeviceGetAttribute(int* value, int attribute, DeviceId device) {
   if (device < 0 || device >= world.options.devices) return kErrorInvalidDevice;
   switch (attribute) {
     case kAttributeMultiprocessors:
-      *value = 2 + device;
+      *value = world.options.multiprocessors + device;
       return 0;
     case kAttributeComputeMode:
       *value = 0;

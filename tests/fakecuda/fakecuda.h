@@ -30,7 +30,8 @@ struct fakecuda_options {
   int refuse_fat_binary = 0;  // 1 = a fat binary holds nothing for the device (209)
   int host_page_tables = 0;   // 1 = a coherent link between host and device
   int unified_addressing = 1;
-  int capability = 90;  // 10 x major + minor
+  int capability = 90;      // 10 x major + minor
+  int multiprocessors = 2;  // of the first device; each further one has one more
   uint64_t memory_bytes = uint64_t{256} << 20;
   uint64_t granularity = uint64_t{2} << 20;
   uint64_t reserved_bytes = 0;  // of the memory, taken by others

@@ -34,6 +34,8 @@ void Set(fakecuda_options* options, const std::string& name, const std::string& 
     options->unified_addressing = small;
   else if (name == "capability")
     options->capability = small;
+  else if (name == "multiprocessors")
+    options->multiprocessors = small;
   else if (name == "memory_bytes")
     options->memory_bytes = number;
   else if (name == "granularity")

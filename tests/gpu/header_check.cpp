@@ -148,6 +148,8 @@ static_assert(kErrorInvalidDevice == CUDA_ERROR_INVALID_DEVICE);
 static_assert(kErrorInvalidImage == CUDA_ERROR_INVALID_IMAGE);
 static_assert(kErrorInvalidContext == CUDA_ERROR_INVALID_CONTEXT);
 static_assert(kErrorNoBinaryForGpu == CUDA_ERROR_NO_BINARY_FOR_GPU);
+static_assert(kErrorJitCompilerNotFound == CUDA_ERROR_JIT_COMPILER_NOT_FOUND);
+static_assert(kErrorJitCompilationDisabled == CUDA_ERROR_JIT_COMPILATION_DISABLED);
 static_assert(kErrorUnsupportedPtxVersion == CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
 static_assert(kErrorOperatingSystem == CUDA_ERROR_OPERATING_SYSTEM);
 static_assert(kErrorInvalidHandle == CUDA_ERROR_INVALID_HANDLE);

@@ -259,6 +259,29 @@ TEST_F(CudaCopy, ABatchThatIsLongerThanATableTakesSeveralLaunches) {
   EXPECT_LE(ring_->in_flight(), ring_->size());
 }
 
+// More than there are blocks for: each takes several.
+TEST_F(CudaCopy, MorePiecesThanBlocksAreCopiedByOneLaunch) {
+  options_.multiprocessors = 1;
+  Restart();
+  Open(4096);
+  Force(Method::kKernel);
+  std::vector<Piece> pieces;
+  for (uint64_t i = 0; i < 40; ++i) {
+    const uint64_t from = i * 128;
+    const uint64_t to = kPages / 2 * 4096 + (39 - i) * 128;
+    pieces.push_back({pool_ + from, pool_ + to, 100});
+    std::copy_n(shadow_.begin() + static_cast<std::ptrdiff_t>(from), 100,
+                shadow_.begin() + static_cast<std::ptrdiff_t>(to));
+  }
+  {
+    const ContextScope scope(*context_);
+    copier_->CopyPieces(stream_, Direction::kOnDevice, pieces.data(), 40, false);
+  }
+  Wait();
+  EXPECT_EQ(copier_->counters().kernel_launches, 1u);
+  EXPECT_EQ(PoolBytes(), shadow_);
+}
+
 TEST_F(CudaCopy, FillsPagesWithAValue) {
   for (const uint64_t page_bytes : {uint64_t{16}, uint64_t{4096}, uint64_t{8 * 1027}}) {
     if (context_ != nullptr) TearDown();
@@ -304,6 +327,26 @@ TEST_F(CudaCopy, WritesChangedEntriesOfABlockTableAndNothingElse) {
     if (entry.row >= 5 || entry.column >= 100) continue;
     std::memcpy(&shadow_[4 + (uint64_t{entry.row} * 128 + entry.column) * 4], &entry.value, 4);
   }
+  EXPECT_EQ(PoolBytes(), shadow_);
+}
+
+// More entries than the launch has threads.
+TEST_F(CudaCopy, WritesEntriesOfABlockTableThatIsLongerThanTheGrid) {
+  options_.multiprocessors = 1;
+  Restart();
+  Open(4096);
+  constexpr uint32_t kColumns = 3000;  // 16 blocks of 128 threads are 2048
+  std::vector<TableEntry> entries;
+  for (uint32_t column = 0; column < kColumns; ++column) {
+    entries.push_back({0, column, static_cast<int>(column * 7)});
+    std::memcpy(&shadow_[column * 4], &entries.back().value, 4);
+  }
+  {
+    const ContextScope scope(*context_);
+    EXPECT_TRUE(
+        copier_->UpdateTable(stream_, pool_, kColumns, 1, kColumns, entries.data(), kColumns));
+  }
+  Wait();
   EXPECT_EQ(PoolBytes(), shadow_);
 }
 
