@@ -94,6 +94,14 @@ void Bench(const Options& options) {
     std::printf("  on a fake device: these figures say nothing of a GPU\n");
   }
 
+  // What is chosen is chosen as a manager does by default.
+  const cuda::Calibration calibration = cuda::Calibrate(gpu.context, gpu.events, gpu.kernels);
+  const auto use = [&](cuda::Method method) {
+    cuda::CopyPolicy policy = calibration.policy;
+    policy.forced = method;
+    gpu.copier.set_policy(policy);
+  };
+
   // On the device: read and written bytes both count, as everybody does.
   const double best_on = GibPerSecond(2 * half, timer.Median([&] {
     KVCAST_CUDA(gpu.api, copy_on_device, pool.address() + half, pool.address(), half, gpu.stream);
@@ -104,7 +112,7 @@ void Bench(const Options& options) {
     const auto pairs = Scattered(static_cast<uint32_t>(half / page),
                                  static_cast<uint32_t>(half / page), count, seed);
     for (const cuda::Method method : {cuda::Method::kAuto, cuda::Method::kEngine}) {
-      gpu.Force(method);
+      use(method);
       const double rate = GibPerSecond(2 * count * page, timer.Median([&] {
         gpu.copier.CopyPages(gpu.stream, cuda::Direction::kOnDevice, {pool.address(), page},
                              {pool.address(), page}, page, pairs.data(), count, false);
@@ -139,7 +147,7 @@ void Bench(const Options& options) {
       const cuda::PageSide host_side{host.address(), page};
       for (const cuda::Method method :
            {cuda::Method::kAuto, cuda::Method::kEngine, cuda::Method::kKernel}) {
-        gpu.Force(method);
+        use(method);
         const double rate = GibPerSecond(count * page, timer.Median([&] {
           gpu.copier.CopyPages(gpu.stream, direction, to_host ? device_side : host_side,
                                to_host ? host_side : device_side, page, pairs.data(), count, true);
@@ -174,7 +182,6 @@ void Bench(const Options& options) {
   Line("table update of 256 entries, to its end, p50", done[done.size() / 2], "us", 0, 0);
   Line("table update of 256 entries, to its end, p99", done[done.size() * 99 / 100], "us", 0, 0);
 
-  const cuda::Calibration calibration = cuda::Calibrate(gpu.context, gpu.events, gpu.kernels);
   Line("calibration", calibration.milliseconds, "ms", 0, 0);
   for (const cuda::Direction direction : {cuda::Direction::kOnDevice, cuda::Direction::kToDevice}) {
     const auto index = static_cast<int>(direction);

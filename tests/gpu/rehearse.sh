@@ -66,8 +66,13 @@ rm "$scratch/bin/compute-sanitizer"
 # A check that fails, no time, no driver that can be used, no GPU.
 run small 1 memory_bytes=20000000
 has small "^large *FAILED"
+# A driver that hangs in the tools of its own does not take longer than there is time.
+printf '#!/bin/sh\ntrap "" TERM\nwhile :; do sleep 1; done\n' >"$scratch/bin/nvidia-smi"
+chmod +x "$scratch/bin/nvidia-smi"
 run late 1 "" SECONDS_MAX=2
 has late "OUT OF TIME"
+grep -q "no answer" "$scratch/late/card.txt"
+rm "$scratch/bin/nvidia-smi"
 run mismatch 2 init_result=803
 grep -q "reboot" "$scratch/mismatch.log"
 run none 2 devices=0

@@ -37,13 +37,22 @@ step() {
   if [ "$limit" -le 0 ]; then
     how="OUT OF TIME"
     failed=1
-  elif timeout "$limit" "$@" >"$OUT/$name.log" 2>&1; then
+  elif timeout -k 5 "$limit" "$@" >"$OUT/$name.log" 2>&1; then
     how=ok
   else
     how="FAILED ($?)"
     failed=1
   fi
   printf '%-22s %-12s %4d s\n' "$name" "$how" "$(($(date +%s) - began))" | tee -a "$table"
+}
+# within SECONDS COMMAND...: with what is left of the time, but 2 seconds at least. A driver that hangs is killed.
+within() {
+  limit=$1
+  shift
+  left=$((end - $(date +%s)))
+  [ "$limit" -le "$left" ] || limit=$left
+  [ "$limit" -ge 2 ] || limit=2
+  timeout -k 2 "$limit" "$@"
 }
 skip() { printf '%-22s skipped: %s\n' "$1" "$2" | tee -a "$table"; }
 
@@ -54,7 +63,7 @@ for tool in cmake g++ nvcc; do
     exit 2
   }
 done
-nvidia-smi --query-gpu=name,driver_version,memory.total,pcie.link.gen.current,pcie.link.width.current \
+within 20 nvidia-smi --query-gpu=name,driver_version,memory.total,pcie.link.gen.current,pcie.link.width.current \
   --format=csv,noheader >"$OUT/card.txt" 2>&1 || echo "nvidia-smi: no answer" >"$OUT/card.txt"
 
 step configure 60 cmake -S . -B build/gpu -DCMAKE_BUILD_TYPE=Release -DKVC_BUILD_TESTS=OFF \
@@ -65,8 +74,10 @@ check=build/gpu/tests/gpu/gpu_check
   tail -n 20 "$OUT/build.log" >&2
   exit 2
 }
-"$check" >"$OUT/device.txt" 2>&1 || {
+within 60 "$check" >"$OUT/device.txt" 2>&1 || {
+  how=$?
   cat "$OUT/device.txt" >&2
+  [ "$how" -ne 124 ] && [ "$how" -ne 137 ] || echo "tests/gpu/run.sh: the driver does not answer" >&2
   exit 2
 }
 header=$(dirname -- "$(command -v nvcc)")/../include
