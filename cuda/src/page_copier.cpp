@@ -16,6 +16,14 @@ constexpr uint64_t kRingParts = 4;
 
 void* HostPointer(uint64_t address) { return reinterpret_cast<void*>(address); }
 
+// Who is told that there is no room now comes again: not with what never fits.
+void RequireFits(const PinnedRing& ring, uint64_t bytes) {
+  if (bytes <= ring.size()) return;
+  throw Error(KVC_INVALID_ARGUMENT, "a list of " + std::to_string(bytes) +
+                                        " bytes does not fit the ring of " +
+                                        std::to_string(ring.size()) + ": make several calls");
+}
+
 // Launches a kernel that reads a table of the ring.
 template <typename Launch>
 void WithTable(PinnedRing& ring, const PinnedRing::Space& table, StreamHandle stream,
@@ -260,6 +268,7 @@ bool PageCopier::FillPages(StreamHandle stream, const PageSide& pool, uint64_t b
                 "pages to fill must lie on multiples of 16 and be multiples of 8 bytes");
   }
   if (count == 0 || bytes == 0) return true;
+  page_copier::RequireFits(ring_, uint64_t{count} * sizeof *pages);
   RequireNotCapturing(stream);
   const PinnedRing::Space table = ring_.Take(uint64_t{count} * sizeof *pages);
   if (table.host == nullptr) return false;
@@ -286,6 +295,7 @@ bool PageCopier::UpdateTable(StreamHandle stream, DevicePtr table, uint64_t row_
                 "least as long as they have columns");
   }
   if (count == 0) return true;
+  page_copier::RequireFits(ring_, uint64_t{count} * sizeof *entries);
   RequireNotCapturing(stream);
   const PinnedRing::Space space = ring_.Take(uint64_t{count} * sizeof *entries);
   if (space.host == nullptr) return false;

@@ -58,7 +58,8 @@ class PageCopier {
   void CopyPieces(StreamHandle stream, Direction direction, const Piece* pieces, uint32_t count,
                   bool stable_source);
   // Writes `value` to each 8 bytes of pages. False, with nothing queued, when the
-  // ring has no room for the list now.
+  // ring has no room for the list now; KVC_INVALID_ARGUMENT of a list that is longer
+  // than the whole ring, for which it never has.
   [[nodiscard]] bool FillPages(StreamHandle stream, const PageSide& pool, uint64_t bytes,
                                uint64_t value, const uint32_t* pages, uint32_t count);
   // Writes entries of a block table of `rows` x `columns` int32 in device memory;
