@@ -162,6 +162,10 @@ Result fake_cuMemcpyBatchAsync(DevicePtr* to, DevicePtr* from, size_t* bytes, si
       if (failed != nullptr) *failed = i;
       return kErrorInvalidValue;
     }
+    // Device memory is written by kernels that nobody has waited for: no driver checks it.
+    if (attributes[attribute].source_order == kSourceOrderAny && from_device) {
+      Violation(world, "cuMemcpyBatchAsync may read device memory in any order");
+    }
     const bool early =
         attributes[attribute].source_order == kSourceOrderAny && !from_device && random() % 2 == 0;
     ops.push_back(early ? FromSnapshot(world, to[i], ToHandle<const void*>(from[i]), bytes[i])

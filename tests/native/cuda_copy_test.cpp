@@ -173,6 +173,69 @@ TEST_F(CudaCopy, AStableSourceMayBeReadEarly) {
   EXPECT_EQ(copier_->counters().batch_calls, 20u);
 }
 
+// The driver reads a source early when it is told that it may, and only then.
+TEST_F(CudaCopy, OnlyAStableSourceIsReadEarly) {
+  Open(4096);
+  Force(Method::kEngine);
+  std::vector<PagePair> pairs;
+  for (uint32_t p = 0; p < kPages; p += 2) pairs.push_back({p, p + 1});
+  for (const bool stable : {false, true}) {
+    SCOPED_TRACE(stable);
+    std::fill_n(host_, kPages * 4096, uint8_t{1});
+    fakecuda_gate(stream_);
+    CopyPages(Direction::kToDevice, Host(), Pool(), pairs, stable);
+    std::fill_n(host_, kPages * 4096, uint8_t{2});  // which who calls it stable does not do
+    fakecuda_open_gate(stream_);
+    Wait();
+    const std::vector<uint8_t> bytes = PoolBytes();
+    size_t early = 0;
+    for (const PagePair& pair : pairs) early += bytes[pair.to * 4096] == 1 ? 1 : 0;
+    EXPECT_EQ(early != 0, stable) << early;
+  }
+}
+
+// The batch call takes no piece of no bytes.
+TEST_F(CudaCopy, PiecesOfNoBytesAreLeftOut) {
+  Open(4096);
+  Force(Method::kEngine);
+  const Piece pieces[] = {{pool_, pool_ + 40960, 100},
+                          {pool_ + 8192, pool_ + 49152, 0},
+                          {pool_ + 4096, pool_ + 45056, 200}};
+  {
+    const ContextScope scope(*context_);
+    copier_->CopyPieces(stream_, Direction::kOnDevice, pieces, 3, false);
+    copier_->CopyPieces(stream_, Direction::kOnDevice, &pieces[1], 1, false);
+  }
+  Wait();
+  std::copy_n(shadow_.begin(), 100, shadow_.begin() + 40960);
+  std::copy_n(shadow_.begin() + 4096, 200, shadow_.begin() + 45056);
+  EXPECT_EQ(PoolBytes(), shadow_);
+  EXPECT_EQ(copier_->counters().pieces, 2u);
+  EXPECT_EQ(copier_->counters().batch_calls, 1u);
+}
+
+// The NULL stream joins what is captured beside it: that is refused, and harms no capture.
+TEST_F(CudaCopy, ACaptureBesideTheNullStreamIsATypedErrorThere) {
+  Open(4096);
+  const ContextScope scope(*context_);
+  StreamHandle beside = nullptr;
+  ASSERT_EQ(api_.stream_create(&beside, 0), kSuccess);
+  fakecuda_capture_begin(beside, 2);
+  const PagePair pair{0, 9};
+  try {
+    copier_->CopyPages(nullptr, Direction::kOnDevice, Pool(), Pool(), 4096, &pair, 1, false);
+    ADD_FAILURE() << "it was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), KVC_BAD_STATE) << error.what();
+  }
+  EXPECT_EQ(fakecuda_capture_end(beside), 0) << "spoilt, or with work of ours in it";
+  copier_->CopyPages(nullptr, Direction::kOnDevice, Pool(), Pool(), 4096, &pair, 1, false);
+  ASSERT_EQ(api_.stream_synchronize(nullptr), kSuccess);
+  std::copy_n(shadow_.begin(), 4096, shadow_.begin() + 9 * 4096);
+  EXPECT_EQ(PoolBytes(), shadow_);
+  EXPECT_EQ(api_.stream_destroy(beside), kSuccess);
+}
+
 TEST_F(CudaCopy, NoBatchCallOnTheNullStream) {
   Open(4096);
   Force(Method::kEngine);
