@@ -59,6 +59,8 @@ elseif(KVC_CUDA_FATBIN AND NOT KVC_CUDA_FATBIN STREQUAL "AUTO")
   message(FATAL_ERROR "KVC_CUDA_FATBIN needs nvcc: put it on the PATH or set KVC_NVCC")
 endif()
 
+# A test has a kernel_image.cpp of its own with another image, in the place of the library's: it must be a unit by itself.
+set_source_files_properties(cuda/src/kernel_image.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 if(embed)
   set(folder "${PROJECT_BINARY_DIR}/cuda")
   file(GLOB kernel_sources CONFIGURE_DEPENDS
