@@ -307,6 +307,28 @@ func TestErrorText(t *testing.T) {
 	}
 }
 
+// TestErrorCause: errors.Is finds why there is no device, beside that there is none.
+func TestErrorCause(t *testing.T) {
+	e := &bindings.Error{Op: "open CUDA", Status: bindings.StatusNoDevice, Cause: bindings.CauseTooOld}
+	if !errors.Is(e, bindings.ErrNoDevice) || !errors.Is(e, bindings.CauseTooOld) {
+		t.Error("does not match its own")
+	}
+	if errors.Is(e, bindings.CauseAbsent) || errors.Is(&bindings.Error{}, bindings.CauseNone) {
+		t.Error("matches what it is not")
+	}
+	names := map[string]bool{}
+	for cause := bindings.CauseNone; cause <= bindings.CauseForked+1; cause++ {
+		if name := cause.Error(); name == "" || names[name] {
+			t.Errorf("cause %d is called %q", uint32(cause), name)
+		} else {
+			names[name] = true
+		}
+	}
+	if got := (bindings.CauseForked + 1).Error(); got != "cause 14" {
+		t.Errorf("an unknown one is called %q", got)
+	}
+}
+
 // TestClosed: after Close every call says so, and Close itself is idempotent.
 func TestClosed(t *testing.T) {
 	s, err := bindings.NewStream(bindings.StreamConfig{})

@@ -42,7 +42,7 @@ type CUDADevice struct {
 
 // OpenCUDA opens the CUDA driver, once for the process, and returns how many
 // GPUs it sees. Nothing of CUDA happens in a process that does not call it (or
-// CUDAInfo, or CUDABudget). ErrNoDevice says why there is none.
+// CUDAInfo, or CUDABudget). ErrNoDevice, and the error's Cause, say why there is none.
 func OpenCUDA() (int, error) {
 	var e cgo.Error
 	devices, s := cgo.CUDAOpen(&e)

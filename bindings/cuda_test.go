@@ -18,12 +18,15 @@ import (
 // suite and the tests of the command line tool run.)
 func TestCUDAWithoutADriver(t *testing.T) {
 	config := bindings.Config{CapacityBlocks: 8, PageBytes: 4096, Device: bindings.DeviceCUDA}
+	var cause *bindings.Error
 	if _, err := bindings.OpenCUDA(); err == nil {
 		t.Skip("this machine has a CUDA driver")
 	} else if !errors.Is(err, bindings.ErrNoDevice) || !strings.Contains(err.Error(), "driver") {
 		t.Fatalf("got %v, want ErrNoDevice and a reason", err)
+	} else if errors.Is(err, bindings.CauseNotOpened) || errors.As(err, &cause) && cause.Cause == bindings.CauseNone {
+		t.Fatalf("%v has no cause", err)
 	}
-	if _, err := bindings.NewManager(config); !errors.Is(err, bindings.ErrNoDevice) {
+	if _, err := bindings.NewManager(config); !errors.Is(err, bindings.ErrNoDevice) || !errors.Is(err, bindings.CauseNotOpened) {
 		t.Errorf("a manager on no device: got %v", err)
 	}
 	if _, err := bindings.CUDAInfo(0); !errors.Is(err, bindings.ErrNoDevice) {

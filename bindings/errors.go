@@ -39,7 +39,7 @@ var (
 	// ErrInternal: a defect in the library.
 	ErrInternal = errors.New("internal error")
 	// ErrNoDevice: there is no such device, or no driver that can be used; the
-	// error's Detail says why and what helps.
+	// error's Cause says why, its Detail also what helps.
 	ErrNoDevice = errors.New("no device")
 )
 
@@ -109,6 +109,8 @@ type Error struct {
 	Detail string
 	// SystemCode is the errno or driver code behind the error, or 0.
 	SystemCode int
+	// Cause says why there is no device, if that is what the error is; else CauseNone.
+	Cause Cause
 }
 
 // Error implements error.
@@ -127,8 +129,11 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Status.sentinel() }
 
 // Is matches another *Error of the same kind, and of the same operation if
-// that one names an operation.
+// that one names an operation; and the error's Cause, if it has one.
 func (e *Error) Is(target error) bool {
+	if cause, ok := target.(Cause); ok {
+		return cause != CauseNone && cause == e.Cause
+	}
 	t, ok := target.(*Error)
 	return ok && t.Status == e.Status && (t.Op == "" || t.Op == e.Op)
 }
@@ -186,7 +191,7 @@ func (o *op) item(s cgo.Status) error {
 
 // callError makes the error of a whole call.
 func callError(op string, s cgo.Status, e *cgo.Error) error {
-	return &Error{Op: op, Status: Status(s), Detail: e.Text(), SystemCode: int(e.SystemCode)}
+	return &Error{Op: op, Status: Status(s), Detail: e.Text(), SystemCode: int(e.SystemCode), Cause: Cause(e.Cause)}
 }
 
 // argumentError refuses a call before it reaches the library.

@@ -19,6 +19,8 @@ var (
 	_ [0]struct{} = [unsafe.Sizeof(Error{}.Status) - unsafe.Sizeof(C.kvc_error{}.status)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Error{}.SystemCode) - unsafe.Offsetof(C.kvc_error{}.system_code)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Error{}.SystemCode) - unsafe.Sizeof(C.kvc_error{}.system_code)]struct{}{}
+	_ [0]struct{} = [unsafe.Offsetof(Error{}.Cause) - unsafe.Offsetof(C.kvc_error{}.cause)]struct{}{}
+	_ [0]struct{} = [unsafe.Sizeof(Error{}.Cause) - unsafe.Sizeof(C.kvc_error{}.cause)]struct{}{}
 	_ [0]struct{} = [unsafe.Offsetof(Error{}.Message) - unsafe.Offsetof(C.kvc_error{}.message)]struct{}{}
 	_ [0]struct{} = [unsafe.Sizeof(Error{}.Message) - unsafe.Sizeof(C.kvc_error{}.message)]struct{}{}
 

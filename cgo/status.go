@@ -34,12 +34,34 @@ const (
 // Name is the ABI's own short name of the status.
 func (s Status) Name() string { return C.GoString(C.kvc_status_name(C.kvc_status(s))) }
 
+// Cause is kvc_cause.
+type Cause uint32
+
+// The causes of NoDevice. The numbers never change.
+const (
+	CauseNone         Cause = C.KVC_CAUSE_NONE
+	CauseNotOpened    Cause = C.KVC_CAUSE_NOT_OPENED
+	CauseAbsent       Cause = C.KVC_CAUSE_ABSENT
+	CauseBroken       Cause = C.KVC_CAUSE_BROKEN
+	CauseTooOld       Cause = C.KVC_CAUSE_TOO_OLD
+	CauseStub         Cause = C.KVC_CAUSE_STUB
+	CauseForbidden    Cause = C.KVC_CAUSE_FORBIDDEN
+	CauseNotReady     Cause = C.KVC_CAUSE_NOT_READY
+	CauseMismatch     Cause = C.KVC_CAUSE_MISMATCH
+	CauseIncompatible Cause = C.KVC_CAUSE_INCOMPATIBLE
+	CauseNoGPU        Cause = C.KVC_CAUSE_NO_GPU
+	CauseMPS          Cause = C.KVC_CAUSE_MPS
+	CauseInitFailed   Cause = C.KVC_CAUSE_INIT_FAILED
+	CauseForked       Cause = C.KVC_CAUSE_FORKED
+)
+
 // Error is kvc_error: filled by a call that does not return OK, otherwise left
 // as it was.
 type Error struct {
 	Status     Status
 	SystemCode int32
-	Message    [248]byte
+	Cause      Cause
+	Message    [244]byte
 }
 
 // Text is the message up to its NUL.

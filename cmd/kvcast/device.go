@@ -73,7 +73,7 @@ func autoDevice(inv *inventory.Inventory, err error,
 	return "host", whyHost(inv, err, openErr)
 }
 
-// noDriver is how the library begins when there is no libcuda at all.
+// noDriver is the reason where there is no libcuda at all.
 const noDriver = "no NVIDIA driver"
 
 // whyHost is what the CUDA driver has said. Only where there is none NVML, which lists GPUs
@@ -83,7 +83,7 @@ func whyHost(inv *inventory.Inventory, err, openErr error) string {
 	switch {
 	case err == nil && len(inv.GPUs) > 0:
 		return "NVIDIA GPU present, but " + why
-	case !strings.HasPrefix(why, noDriver):
+	case !errors.Is(openErr, bindings.CauseAbsent):
 		return why
 	case errors.Is(err, inventory.ErrNoLibrary), errors.Is(err, inventory.ErrNoDriver):
 		return noDriver

@@ -14,13 +14,13 @@ import (
 // absent is a machine without a driver.
 func absent(int) (bindings.CUDADevice, error) {
 	return bindings.CUDADevice{}, &bindings.Error{Op: "open CUDA", Status: bindings.StatusNoDevice,
-		Detail: "no NVIDIA driver: libcuda.so.1 was not found; install the driver"}
+		Cause: bindings.CauseAbsent, Detail: "libcuda.so.1 was not found; install the driver"}
 }
 
 // noCUDA is a machine whose driver cannot be used.
 func noCUDA(int) (bindings.CUDADevice, error) {
 	return bindings.CUDADevice{}, &bindings.Error{Op: "open CUDA", Status: bindings.StatusNoDevice,
-		Detail: "the driver is too old"}
+		Cause: bindings.CauseTooOld, Detail: "the driver is too old"}
 }
 
 // twoGPUs is one with two of them.

@@ -226,6 +226,23 @@ DriverApi Resolve(void* library) {
                             "off the library path" +
                             kSticks,
                         result);
+    case kErrorMpsConnectionFailed:
+    case kErrorMpsRpcFailure:
+      throw DriverError(Fault::kMps,
+                        said +
+                            ": the MPS control daemon does not answer; start it anew "
+                            "(nvidia-cuda-mps-control -d), or unset CUDA_MPS_PIPE_DIRECTORY" +
+                            kSticks,
+                        result);
+    case kErrorMpsServerNotReady:
+      throw DriverError(
+          Fault::kMps,
+          said + ": the MPS server is starting or recovering; try again later" + kSticks, result);
+    case kErrorMpsMaxClientsReached:
+    case kErrorMpsMaxConnectionsReached:
+      throw DriverError(
+          Fault::kMps,
+          said + ": the MPS server has as many clients as it takes; end others" + kSticks, result);
     case kErrorUnknown:
       throw DriverError(Fault::kInitFailed,
                         said +

@@ -15,30 +15,28 @@ namespace kvcast::cuda {
 // CUDA 11.8: the first driver that translates the PTX we carry (ISA 7.8).
 inline constexpr int kOldestDriver = 11080;
 
-// Why there is no usable driver.
-enum class Fault {
-  kAbsent,        // no libcuda on this machine
-  kBroken,        // a libcuda that cannot be loaded, or is no driver
-  kTooOld,        // older than kOldestDriver
-  kStub,          // the toolkit's stub library instead of the driver's
-  kForbidden,     // the process may not use it
-  kNotReady,      // 802: the fabric manager is not up
-  kMismatch,      // 803: library and kernel module are of different releases
-  kIncompatible,  // 804: a forward-compatibility package on a GPU that has none
-  kNoDevice,      // a driver, but no GPU that this process may see
-  kInitFailed,    // cuInit failed otherwise
-  kForked,        // the driver was initialised by the parent process
+// Why there is no usable driver, by the numbers of the ABI.
+enum class Fault : kvc_cause {
+  kAbsent = KVC_CAUSE_ABSENT,
+  kBroken = KVC_CAUSE_BROKEN,
+  kTooOld = KVC_CAUSE_TOO_OLD,  // older than kOldestDriver
+  kStub = KVC_CAUSE_STUB,
+  kForbidden = KVC_CAUSE_FORBIDDEN,
+  kNotReady = KVC_CAUSE_NOT_READY,
+  kMismatch = KVC_CAUSE_MISMATCH,
+  kIncompatible = KVC_CAUSE_INCOMPATIBLE,
+  kNoDevice = KVC_CAUSE_NO_GPU,
+  kMps = KVC_CAUSE_MPS,
+  kInitFailed = KVC_CAUSE_INIT_FAILED,
+  kForked = KVC_CAUSE_FORKED,
 };
 
 // The message says what is wrong and what helps.
 class DriverError : public Error {
  public:
   DriverError(Fault fault, const std::string& message, Result code = 0)
-      : Error(KVC_NO_DEVICE, message, code), fault_(fault) {}
-  [[nodiscard]] Fault fault() const { return fault_; }
-
- private:
-  Fault fault_;
+      : Error(KVC_NO_DEVICE, message, code, static_cast<kvc_cause>(fault)) {}
+  [[nodiscard]] Fault fault() const { return static_cast<Fault>(cause()); }
 };
 
 struct DriverApi {

@@ -13,7 +13,7 @@
 #include "native/src/status.h"
 
 // Layouts are part of the ABI: Go mirrors them byte by byte.
-static_assert(sizeof(kvc_error) == 256 && offsetof(kvc_error, message) == 8);
+static_assert(sizeof(kvc_error) == 256 && offsetof(kvc_error, message) == 12);
 static_assert(sizeof(kvc_live_handles) == 32);
 static_assert(sizeof(kvc_config) == 88 && offsetof(kvc_config, max_blocks) == 80);
 static_assert(sizeof(kvc_scope) == 48 && offsetof(kvc_scope, lora_name_offset) == 24);

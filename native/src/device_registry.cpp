@@ -24,7 +24,8 @@ std::unique_ptr<Device> MakeRegisteredDevice(const kvc_config& config) {
   const DeviceFactory factory =
       device_registry::factories[config.device].load(std::memory_order_acquire);
   if (factory == nullptr) {
-    throw Error(KVC_NO_DEVICE, "the CUDA device has not been opened; call kvc_cuda_open first");
+    throw Error(KVC_NO_DEVICE, "the CUDA device has not been opened; call kvc_cuda_open first", 0,
+                KVC_CAUSE_NOT_OPENED);
   }
   return factory(config);
 }

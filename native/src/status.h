@@ -19,10 +19,12 @@ namespace kvcast {
 
 class Error : public std::runtime_error {
  public:
-  Error(kvc_status status, const std::string& message, int32_t system_code = 0)
-      : std::runtime_error(message), status_(status), system_code_(system_code) {}
+  Error(kvc_status status, const std::string& message, int32_t system_code = 0,
+        kvc_cause cause = KVC_CAUSE_NONE)
+      : std::runtime_error(message), status_(status), system_code_(system_code), cause_(cause) {}
   [[nodiscard]] kvc_status status() const { return status_; }
   [[nodiscard]] int32_t system_code() const { return system_code_; }
+  [[nodiscard]] kvc_cause cause() const { return cause_; }
 
  protected:
   // For an error that is made before anybody knows what it will tell.
@@ -31,13 +33,15 @@ class Error : public std::runtime_error {
  private:
   kvc_status status_;
   int32_t system_code_;
+  kvc_cause cause_;
 };
 
 inline kvc_status Fail(kvc_error* error, kvc_status status, const char* message,
-                       int32_t system_code = 0) noexcept {
+                       int32_t system_code = 0, kvc_cause cause = KVC_CAUSE_NONE) noexcept {
   if (error != nullptr) {
     error->status = status;
     error->system_code = system_code;
+    error->cause = cause;
     std::snprintf(error->message, sizeof error->message, "%s", message);
   }
   return status;
@@ -48,6 +52,7 @@ inline void ClearError(kvc_error* error) noexcept {
   if (error == nullptr) return;
   error->status = KVC_OK;
   error->system_code = 0;
+  error->cause = KVC_CAUSE_NONE;
   error->message[0] = '\0';
 }
 
@@ -59,7 +64,7 @@ kvc_status Guard(kvc_error* error, Body&& body) noexcept {
   try {
     return std::forward<Body>(body)();
   } catch (const Error& e) {
-    return Fail(error, e.status(), e.what(), e.system_code());
+    return Fail(error, e.status(), e.what(), e.system_code(), e.cause());
   } catch (const std::bad_alloc&) {
     return Fail(error, KVC_OUT_OF_MEMORY, "out of host memory");
   } catch (const std::exception& e) {

@@ -7,6 +7,7 @@
 //   translated from now on the loader speaks another language
 //   forbid from now on no file can be opened
 //   open   opens
+//   abi    opens by each call of the C ABI that does
 //   fork   a child opens and uses the parent's table
 //   opening a child opens that was forked while another thread of the parent is in cuInit
 //   host   a manager on the host device is made and used
@@ -118,6 +119,36 @@ int Open() {
   return 0;
 }
 
+void PrintAbi(const char* call, kvc_status status, const kvc_error& error) {
+  std::printf("%s status=%d told=%d code=%d cause=%u %s\n", call, status, error.status,
+              error.system_code, error.cause, error.message);
+  std::fflush(stdout);
+}
+
+int Abi() {
+  // What was there before is no answer.
+  kvc_error error{KVC_INTERNAL, 77, 77, "old"};
+  kvc_config config;
+  kvc_config_init(&config);
+  config.device = KVC_DEVICE_CUDA;
+  config.capacity_blocks = 4;
+  kvc_manager* manager = nullptr;
+  kvc_cuda_device device{};
+  uint64_t pages = 0;
+  kvc_status status = kvc_manager_create(&config, nullptr, &manager, &error);
+  PrintAbi("create", status, error);
+  status = kvc_cuda_open(nullptr, &error);
+  PrintAbi("open", status, error);
+  status = kvc_cuda_device_get(0, &device, &error);
+  PrintAbi("device_get", status, error);
+  status = kvc_cuda_budget(0, 4096, 4096, 0, &pages, &error);
+  PrintAbi("budget", status, error);
+  status = kvc_manager_create(&config, nullptr, &manager, &error);
+  PrintAbi("create", status, error);
+  if (manager != nullptr) kvc_manager_destroy(manager, nullptr);
+  return 0;
+}
+
 int Fork() {
   const pid_t child = fork();
   if (child == 0) {
@@ -161,7 +192,10 @@ int InChild(kvc_manager* manager) {
   uint64_t stream = 0;
   kvc_stats stats;
   kvc_stats_init(&stats);
-  if (kvc_device_stream_create(manager, &stream, &error) != KVC_NO_DEVICE) return 2;
+  if (kvc_device_stream_create(manager, &stream, &error) != KVC_NO_DEVICE ||
+      error.cause != KVC_CAUSE_FORKED) {
+    return 2;
+  }
   if (std::strstr(error.message, "forked") == nullptr) return 3;
   if (kvc_manager_stats_get(manager, &stats, &error) != KVC_OK) return 4;
   if (kvc_manager_check(manager, &error) != KVC_OK) return 5;
@@ -201,6 +235,7 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "translated") == 0) failed = Translated();
     if (std::strcmp(argv[i], "forbid") == 0) failed = Forbid();
     if (std::strcmp(argv[i], "open") == 0) failed = Open();
+    if (std::strcmp(argv[i], "abi") == 0) failed = Abi();
     if (std::strcmp(argv[i], "fork") == 0) failed = Fork();
     if (std::strcmp(argv[i], "opening") == 0) failed = Opening();
     if (std::strcmp(argv[i], "host") == 0) failed = Host();

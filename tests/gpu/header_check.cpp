@@ -167,6 +167,11 @@ static_assert(kErrorInvalidPc == CUDA_ERROR_INVALID_PC);
 static_assert(kErrorLaunchFailed == CUDA_ERROR_LAUNCH_FAILED);
 static_assert(kErrorUncorrectableEcc == CUDA_ERROR_ECC_UNCORRECTABLE);
 static_assert(kErrorNvlinkUncorrectable == CUDA_ERROR_NVLINK_UNCORRECTABLE);
+static_assert(kErrorMpsConnectionFailed == CUDA_ERROR_MPS_CONNECTION_FAILED);
+static_assert(kErrorMpsRpcFailure == CUDA_ERROR_MPS_RPC_FAILURE);
+static_assert(kErrorMpsServerNotReady == CUDA_ERROR_MPS_SERVER_NOT_READY);
+static_assert(kErrorMpsMaxClientsReached == CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
+static_assert(kErrorMpsMaxConnectionsReached == CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED);
 static_assert(kErrorMpsClientTerminated == CUDA_ERROR_MPS_CLIENT_TERMINATED);
 static_assert(kErrorExternalDevice == CUDA_ERROR_EXTERNAL_DEVICE);
 #if CUDA_VERSION >= 13000

@@ -923,12 +923,16 @@ int main(void) {
     CHECK_OK(kvc_device_memory_get(m, &memory, &err));
     kvc_config_init(&other);
     other.device = KVC_DEVICE_CUDA;
-    CHECK(kvc_manager_create(&other, NULL, &none, &err) == KVC_NO_DEVICE); /* not opened */
+    CHECK(kvc_manager_create(&other, NULL, &none, &err) == KVC_NO_DEVICE);
+    CHECK(err.cause == KVC_CAUSE_NOT_OPENED);
     CHECK(kvc_cuda_stream_adopt(m, NULL, &id, &err) == KVC_INVALID_ARGUMENT);
+    CHECK(err.cause == KVC_CAUSE_NONE);
     CHECK(kvc_cuda_stream_get(m, 0, &handle, &err) == KVC_INVALID_ARGUMENT);
     /* Whether there is a GPU here or not, it is said in words. */
     opened = kvc_cuda_open(&devices, &err);
     CHECK(opened == KVC_OK ? devices > 0 : opened == KVC_NO_DEVICE && err.message[0] != '\0');
+    CHECK((opened == KVC_OK) == (err.cause == KVC_CAUSE_NONE));
+    CHECK(err.cause != KVC_CAUSE_NOT_OPENED);
     CHECK(kvc_cuda_device_get(0, &gpu, &err) == opened);
     CHECK(kvc_cuda_budget(0, 4096, 0, 2.0, &pages, &err) != KVC_OK);
   }

@@ -10,6 +10,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -184,6 +185,12 @@ TEST(Driver, FailedInitialisation) {
       {802, Fault::kNotReady, "nvidia-fabricmanager"},
       {803, Fault::kMismatch, "reboot"},
       {804, Fault::kIncompatible, "cuda-compat"},
+      {805, Fault::kMps, "nvidia-cuda-mps-control"},
+      {806, Fault::kMps, "nvidia-cuda-mps-control"},
+      {807, Fault::kMps, "try again later"},
+      {808, Fault::kMps, "end others"},
+      {809, Fault::kMps, "end others"},
+      {810, Fault::kInitFailed, "start it anew"},
       {999, Fault::kInitFailed, "nvidia-modprobe"},
       {2, Fault::kInitFailed, "start it anew"},
   };
@@ -196,6 +203,50 @@ TEST(Driver, FailedInitialisation) {
     EXPECT_NE(outcome.text.find("can stick to the process"), std::string::npos) << outcome.text;
   }
   ExpectFault(Probe("current", "devices=0", "open"), Fault::kNoDevice, 100, "CUDA_VISIBLE_DEVICES");
+}
+
+// By numbers, in the order of the calls: a manager before anything has been opened, the three
+// calls that open, and a manager again, whose device is still not known.
+void ExpectCause(const Outcome& outcome, kvc_cause cause, int code) {
+  EXPECT_EQ(outcome.status, 0) << outcome.text;
+  std::istringstream lines(outcome.text);
+  std::string line;
+  for (const char* call : {"create", "open", "device_get", "budget", "create"}) {
+    ASSERT_TRUE(std::getline(lines, line)) << outcome.text;
+    const bool opens = std::strcmp(call, "create") != 0;
+    const std::string head =
+        call + std::string(" status=12 told=12 code=") + std::to_string(opens ? code : 0) +
+        " cause=" + std::to_string(opens ? cause : kvc_cause{KVC_CAUSE_NOT_OPENED}) + " ";
+    EXPECT_EQ(line.rfind(head, 0), 0u) << "want " << head << "\ngot  " << line;
+  }
+}
+
+TEST(Driver, TheAbiTellsCausesApart) {
+  ExpectCause(Probe("foreign", "", "abi"), KVC_CAUSE_BROKEN, 0);
+  ExpectCause(Probe("ancient", "driver_version=11020", "abi"), KVC_CAUSE_TOO_OLD, 0);
+  ExpectCause(Probe("current", "stub=1", "abi"), KVC_CAUSE_STUB, 34);
+  ExpectCause(Probe("current", "", "forbid abi"), KVC_CAUSE_FORBIDDEN, 0);
+  const struct {
+    int code;
+    kvc_cause cause;
+  } kCases[] = {
+      {2, KVC_CAUSE_INIT_FAILED},   {34, KVC_CAUSE_STUB},          {100, KVC_CAUSE_NO_GPU},
+      {304, KVC_CAUSE_FORBIDDEN},   {800, KVC_CAUSE_FORBIDDEN},    {802, KVC_CAUSE_NOT_READY},
+      {803, KVC_CAUSE_MISMATCH},    {804, KVC_CAUSE_INCOMPATIBLE}, {805, KVC_CAUSE_MPS},
+      {999, KVC_CAUSE_INIT_FAILED},
+  };
+  for (const auto& c : kCases) {
+    ExpectCause(Probe("current", "init_result=" + std::to_string(c.code), "abi"), c.cause, c.code);
+  }
+  EXPECT_EQ(Probe("current", "", "abi").text,
+            "create status=12 told=12 code=0 cause=1 the CUDA device has not been opened; call "
+            "kvc_cuda_open first\n"
+            "open status=0 told=0 code=0 cause=0 \n"
+            "device_get status=0 told=0 code=0 cause=0 \n"
+            "budget status=0 told=0 code=0 cause=0 \n"
+            "create status=0 told=0 code=0 cause=0 \n");
+  if (RealDriver()) GTEST_SKIP() << "this machine has an NVIDIA driver";
+  ExpectCause(Probe("", "", "abi"), KVC_CAUSE_ABSENT, 0);
 }
 
 TEST(Driver, IsNotUsedAfterFork) {

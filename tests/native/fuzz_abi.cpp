@@ -49,6 +49,8 @@ kvc_status Sane(kvc_status status, const kvc_error* error = nullptr) {
     Require(std::memchr(error->message, 0, sizeof error->message) != nullptr, "endless message");
     Require(error->status == status, "the error's status is not the call's");
     Require(error->message[0] != '\0', "an error without a message");
+    Require((error->cause != KVC_CAUSE_NONE) == (status == KVC_NO_DEVICE),
+            "a cause without a missing device, or the reverse");
   }
   return status;
 }

@@ -92,8 +92,30 @@ enum {
   /* A defect in the library. */
   KVC_INTERNAL = 11,
   /* No driver that can be used, none opened yet (kvc_cuda_open), or it sees no device; the
-   * message says why and what helps. A wrong ordinal is KVC_INVALID_ARGUMENT. */
+   * message says why and what helps, kvc_error.cause the former as a number. A wrong ordinal
+   * is KVC_INVALID_ARGUMENT. */
   KVC_NO_DEVICE = 12
+};
+
+typedef uint32_t kvc_cause;
+/* Why a call is KVC_NO_DEVICE. The numbers never change; others may be added. Where the driver
+ * has refused to be initialised its number is kvc_error.system_code. */
+enum {
+  KVC_CAUSE_NONE = 0,         /* the status says it all */
+  KVC_CAUSE_NOT_OPENED = 1,   /* kvc_cuda_open has not been called with success */
+  KVC_CAUSE_ABSENT = 2,       /* no libcuda on this machine */
+  KVC_CAUSE_BROKEN = 3,       /* a libcuda that does not load, or is no driver */
+  KVC_CAUSE_TOO_OLD = 4,      /* a driver older than CUDA 11.8 */
+  KVC_CAUSE_STUB = 5,         /* the toolkit's stub library in the driver's place */
+  KVC_CAUSE_FORBIDDEN = 6,    /* this process may not open the library, or /dev/nvidia* */
+  KVC_CAUSE_NOT_READY = 7,    /* 802: the fabric manager is not up */
+  KVC_CAUSE_MISMATCH = 8,     /* 803: library and kernel module are of different releases */
+  KVC_CAUSE_INCOMPATIBLE = 9, /* 804: forward compatibility on a GPU that has none */
+  KVC_CAUSE_NO_GPU = 10,      /* a driver, but no GPU that this process may see */
+  KVC_CAUSE_MPS = 11,         /* 805 to 809: the Multi-Process Service does not serve us */
+  KVC_CAUSE_INIT_FAILED = 12, /* cuInit has failed otherwise */
+  KVC_CAUSE_FORKED = 13       /* the driver was opened by the process that this one was forked
+                                 from */
 };
 
 /* Caller-owned. Filled when a call does not return KVC_OK, and with the story of
@@ -102,7 +124,8 @@ enum {
 typedef struct kvc_error {
   kvc_status status;
   int32_t system_code; /* errno or driver code behind it, or 0 */
-  char message[248];   /* one line, NUL-terminated, UTF-8 */
+  kvc_cause cause;     /* of KVC_NO_DEVICE, else KVC_CAUSE_NONE */
+  char message[244];   /* one line, NUL-terminated, UTF-8 */
 } kvc_error;
 
 /* The ABI version the library was built with; compare with KVC_ABI_VERSION. */
@@ -1377,7 +1400,8 @@ KVC_API kvc_status kvc_device_memory_get(kvc_manager* manager, kvc_device_memory
 
 /* Opens the driver, once for the process, and makes KVC_DEVICE_CUDA known to
  * kvc_manager_create. *devices, unless NULL, is the number of GPUs that the process
- * sees, at least 1. KVC_NO_DEVICE: no driver, or none that can be used. */
+ * sees, at least 1. KVC_NO_DEVICE: no driver, or none that can be used; error->cause says
+ * which. After a failure the next call tries anew, but one of cuInit may stick to the process. */
 KVC_API kvc_status kvc_cuda_open(uint32_t* devices, kvc_error* error) KVC_NOEXCEPT;
 
 typedef struct kvc_cuda_device {
