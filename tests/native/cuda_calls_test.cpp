@@ -41,10 +41,30 @@ std::set<std::string> Declared() {
   return names;
 }
 
+// A context of the caller's, on another GPU than the manager's and current as long as it lives.
+class TheirContext {
+ public:
+  TheirContext() : handle_(fakecuda_context_create(1)) { fakecuda_context_push(handle_); }
+  ~TheirContext() {
+    EXPECT_EQ(fakecuda_context_pop(), handle_);
+    fakecuda_context_destroy(handle_);
+  }
+  TheirContext(const TheirContext&) = delete;
+  TheirContext& operator=(const TheirContext&) = delete;
+  void ExpectCurrent(const std::string& after) const {
+    EXPECT_EQ(fakecuda_context_current(), handle_) << after;
+    EXPECT_EQ(fakecuda_context_depth(), 1) << after;
+  }
+
+ private:
+  void* handle_;
+};
+
 // A manager with everything outstanding that can be, on a device where nothing runs.
 class CudaCalls : public CudaTest {
  protected:
   void SetUp() override {
+    options_.devices = 2;
     CudaTest::SetUp();
     ASSERT_EQ(kvc_cuda_open(nullptr, &error_), KVC_OK) << error_.message;
     kvc_config config;
@@ -513,10 +533,12 @@ TEST_F(CudaCalls, EachIsOneOfTheBooksOrOneWithTheDevice) {
 }
 
 TEST_F(CudaCalls, ThoseThatKeepTheBooksMakeNone) {
+  const TheirContext theirs;
   for (const AbiCall& books : Books()) {
     fakecuda_clear_log();
     EXPECT_EQ(books.call(), books.expected) << books.name << ": " << error_.message;
     EXPECT_EQ(fakecuda_calls(nullptr), 0u) << books.name;
+    theirs.ExpectCurrent(books.name);
   }
 }
 
@@ -530,12 +552,52 @@ TEST_F(CudaCalls, AllOthersAskForFences) {
     fakecuda_gate(streams[i]);
   }
   fakecuda_hold(0);
+  const TheirContext theirs;
   for (const AbiCall& call : WithTheDevice()) {
     fakecuda_clear_log();
     EXPECT_EQ(call.call(), call.expected) << call.name << ": " << error_.message;
     EXPECT_GT(fakecuda_calls("cuEventQuery"), 0u) << call.name;
+    EXPECT_EQ(fakecuda_calls("cuCtxPushCurrent"), fakecuda_calls("cuCtxPopCurrent")) << call.name;
+    theirs.ExpectCurrent(call.name);
   }
   for (void* const stream : streams) fakecuda_open_gate(stream);
+}
+
+// Those without a manager, and the two that make and end one; good and refused ones.
+TEST_F(CudaCalls, TheOthersLeaveTheCallersContextToo) {
+  fakecuda_hold(0);  // making and ending a manager wait
+  const TheirContext theirs;
+  kvc_config config;
+  kvc_config_init(&config);
+  config.device = KVC_DEVICE_CUDA;
+  config.capacity_blocks = 8;
+  config.max_blocks = 16;
+  config.page_bytes = 4096;
+  testing::OwnedManager made;
+  kvc_cuda_device device{};
+  uint64_t pages = 0;
+  const std::vector<AbiCall> calls = {
+      {"kvc_cuda_open", KVC_OK, [&] { return kvc_cuda_open(nullptr, &error_); }},
+      {"kvc_cuda_device_get", KVC_OK, [&] { return kvc_cuda_device_get(0, &device, &error_); }},
+      {"kvc_cuda_device_get of none", KVC_INVALID_ARGUMENT,
+       [&] { return kvc_cuda_device_get(2, &device, &error_); }},
+      {"kvc_cuda_budget", KVC_OK,
+       [&] { return kvc_cuda_budget(0, 4096, 4096, 0, &pages, &error_); }},
+      {"kvc_cuda_budget of too much", KVC_OUT_OF_MEMORY,
+       [&] { return kvc_cuda_budget(0, 4096, UINT64_MAX, 0, &pages, &error_); }},
+      {"kvc_manager_create", KVC_OK,
+       [&] { return kvc_manager_create(&config, nullptr, made.out(), &error_); }},
+      {"kvc_manager_destroy", KVC_OK, [&] { return kvc_manager_destroy(made.Take(), &error_); }},
+      {"kvc_manager_create that the driver refuses", KVC_DEVICE_ERROR,
+       [&] {
+         fakecuda_inject("cuMemAddressReserve", 1, kErrorUnknown);
+         return kvc_manager_create(&config, nullptr, made.out(), &error_);
+       }},
+  };
+  for (const AbiCall& call : calls) {
+    EXPECT_EQ(call.call(), call.expected) << call.name << ": " << error_.message;
+    theirs.ExpectCurrent(call.name);
+  }
 }
 
 // The call to make when there is no other: it tries again what was refused, and asks.

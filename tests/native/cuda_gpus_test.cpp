@@ -165,6 +165,41 @@ INSTANTIATE_TEST_SUITE_P(Ways, CudaGpus,
                                            Way{true, true}),
                          Name);
 
+// Nothing is written, and nobody's memory is, where there is no place for the answer.
+TEST_F(CudaGpus, NoPlaceForTheAnswerIsRefused) {
+  EXPECT_EQ(kvc_cuda_open(nullptr, &error_), KVC_OK) << "the number of GPUs need not be told";
+  EXPECT_EQ(kvc_cuda_device_get(0, nullptr, &error_), KVC_INVALID_ARGUMENT);
+  EXPECT_EQ(kvc_cuda_budget(0, kMiB, kMiB, 0, nullptr, &error_), KVC_INVALID_ARGUMENT);
+  const kvc_config config = Config(kPages);
+  OwnedManager manager;
+  ASSERT_EQ(kvc_manager_create(&config, nullptr, manager.out(), &error_), KVC_OK) << error_.message;
+  uint64_t stream = 0;
+  ASSERT_EQ(kvc_device_stream_create(manager, &stream, &error_), KVC_OK) << error_.message;
+  EXPECT_EQ(kvc_cuda_stream_adopt(manager, nullptr, nullptr, &error_), KVC_INVALID_ARGUMENT);
+  EXPECT_EQ(kvc_cuda_stream_get(manager, stream, nullptr, &error_), KVC_INVALID_ARGUMENT);
+}
+
+TEST_F(CudaGpus, PoisonIsForTheHostDevice) {
+  kvc_config config = Config(kPages);
+  config.flags = KVC_CONFIG_POISON;
+  OwnedManager manager;
+  EXPECT_EQ(kvc_manager_create(&config, nullptr, manager.out(), &error_), KVC_INVALID_ARGUMENT);
+  EXPECT_NE(std::strstr(error_.message, "KVC_CONFIG_POISON"), nullptr) << error_.message;
+}
+
+// Only want of memory is told as that: what else the driver says of an elastic pool is its own.
+TEST_F(CudaGpus, AnElasticPoolThatTheDriverRefusesIsADeviceError) {
+  kvc_config config = Config(kPages);
+  config.max_blocks = 4 * kPages;
+  OwnedManager manager;
+  fakecuda_inject("cuMemAddressReserve", 1, kErrorInvalidValue);
+  EXPECT_EQ(kvc_manager_create(&config, nullptr, manager.out(), &error_), KVC_DEVICE_ERROR);
+  EXPECT_EQ(error_.system_code, kErrorInvalidValue);
+  fakecuda_inject("cuMemAddressReserve", 1, kErrorOutOfMemory);
+  EXPECT_EQ(kvc_manager_create(&config, nullptr, manager.out(), &error_), KVC_OUT_OF_MEMORY);
+  EXPECT_NE(std::strstr(error_.message, "2 MiB in reserve"), nullptr) << error_.message;
+}
+
 // Nothing of the primary context is retained, and so nothing released, for a caller's.
 TEST_F(CudaGpus, AContextOfTheCallersLeavesThePrimaryOneAlone) {
   const DeviceContext primary(OpenDriver(), 1);

@@ -92,6 +92,21 @@ TEST_F(CudaWorker, ARequestThatHasBeenOvertakenIsNotToldAsDone) {
   ExpectBacking(2, kFirst, true);
 }
 
+// The driver is not asked for a reserve where it has just had nothing for the pool.
+TEST_F(CudaWorker, AGrowthForWhichThereIsNoMemoryFillsNoReserve) {
+  fakecuda_inject_many("cuMemCreate", 1, UINT64_MAX, kErrorOutOfMemory);
+  worker_->Ask(1, kMost);
+  ASSERT_EQ(fakecuda_await_others(), 1);
+  LetAll();
+  const Backing now = worker_->backing();
+  EXPECT_EQ(now.request, 1u);
+  EXPECT_EQ(now.pages, kFirst + kReserve * kChunk / kPageBytes);
+  EXPECT_TRUE(now.done);
+  EXPECT_TRUE(now.failed);
+  EXPECT_EQ(fakecuda_calls("cuMemCreate"), 1u);
+  fakecuda_inject(nullptr, 0, 0);
+}
+
 // Nothing is unmapped that is to be mapped again.
 TEST_F(CudaWorker, AShrinkEndsWithTheChunkThatIsBeingUnmappedWhenSomebodyAsksAnew) {
   worker_->Ask(1, kMost);
