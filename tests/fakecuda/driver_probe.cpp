@@ -11,7 +11,8 @@
 //   fork   a child opens and uses the parent's table
 //   opening a child opens that was forked while another thread of the parent is in cuInit
 //   host   a manager on the host device is made and used
-//   forked a manager on a GPU is made, and a child that has inherited it ends it
+//   forked a manager on a GPU is made, and a child that has inherited it uses and ends it
+//   forked_elastic the same with an elastic pool
 
 #include <dlfcn.h>
 #include <libintl.h>
@@ -107,8 +108,11 @@ int Open() {
   try {
     const auto& api = kvcast::cuda::OpenDriver();
     const kvcast::cuda::DeviceContext context(api, 0);
-    std::printf("opened version=%d devices=%d batch=%d\n", api.version, api.devices,
-                api.copy_batch != nullptr ? 1 : 0);
+    kvc_cuda_device device{};
+    kvc_error error{};
+    if (kvc_cuda_device_get(0, &device, &error) != KVC_OK) std::printf("%s\n", error.message);
+    std::printf("opened version=%u devices=%d batch=%u\n", device.driver_version, api.devices,
+                device.batch_copies);
   } catch (const DriverError& error) {
     std::printf("fault=%d status=%d code=%d %s\n", static_cast<int>(error.fault()), error.status(),
                 error.system_code(), error.what());
@@ -186,45 +190,79 @@ int Host() {
   return kvc_manager_destroy(manager, nullptr) == KVC_OK ? 0 : 1;
 }
 
-// In the child nothing reaches the driver, and what only gives back works.
-int InChild(kvc_manager* manager) {
+// What a child does with a manager that it has inherited, and its handles. Nothing reaches the
+// driver, and what only gives back works.
+struct Inherited {
+  kvc_manager* manager = nullptr;
+  uint64_t stream = 0;
+  uint64_t table = 0;
+  uint64_t (*driver_calls)(const char*) = nullptr;
+};
+
+int InChild(const Inherited& of) {
   kvc_error error{};
   uint64_t stream = 0;
+  uint64_t pages = 0;
+  void* handle = nullptr;
+  kvc_cuda_device device{};
+  kvc_resize_result resized{};
   kvc_stats stats;
   kvc_stats_init(&stats);
-  if (kvc_device_stream_create(manager, &stream, &error) != KVC_NO_DEVICE ||
-      error.cause != KVC_CAUSE_FORKED) {
-    return 2;
-  }
-  if (std::strstr(error.message, "forked") == nullptr) return 3;
-  if (kvc_manager_stats_get(manager, &stats, &error) != KVC_OK) return 4;
-  if (kvc_manager_check(manager, &error) != KVC_OK) return 5;
-  return kvc_manager_destroy(manager, &error) == KVC_OK ? 0 : 6;
+  const uint64_t calls = of.driver_calls(nullptr);
+  const auto forked = [&](kvc_status status) {
+    return status == KVC_NO_DEVICE && error.cause == KVC_CAUSE_FORKED &&
+           std::strstr(error.message, "forked") != nullptr;
+  };
+  if (!forked(kvc_device_stream_create(of.manager, &stream, &error))) return 2;
+  if (!forked(kvc_cuda_open(nullptr, &error))) return 3;
+  if (!forked(kvc_cuda_device_get(0, &device, &error))) return 4;
+  if (!forked(kvc_cuda_budget(0, 4096, 4096, 0, &pages, &error))) return 5;
+  if (!forked(kvc_cuda_stream_adopt(of.manager, nullptr, &stream, &error))) return 6;
+  (void)kvc_cuda_stream_get(of.manager, of.stream, &handle, &error);
+  (void)kvc_device_fences_query(of.manager, 0, nullptr, nullptr, &error);
+  (void)kvc_pool_resize(of.manager, 16, 0, nullptr, 0, nullptr, 0, &resized, &error);
+  if (kvc_manager_stats_get(of.manager, &stats, &error) != KVC_OK) return 7;
+  if (kvc_manager_check(of.manager, &error) != KVC_OK) return 8;
+  (void)kvc_device_table_destroy(of.manager, of.table, &error);
+  (void)kvc_device_stream_destroy(of.manager, of.stream, &error);
+  if (kvc_manager_destroy(of.manager, &error) != KVC_OK) return 9;
+  return of.driver_calls(nullptr) == calls ? 0 : 10;
 }
 
-int Forked() {
+// With a pool of a fixed size, and with one that a thread grows, which rests meanwhile.
+int Forked(bool elastic) {
   kvc_error error{};
   kvc_config config;
   kvc_config_init(&config);
   config.device = KVC_DEVICE_CUDA;
   config.capacity_blocks = 16;
   config.page_bytes = 4096;
-  kvc_manager* manager = nullptr;
-  uint64_t stream = 0;
-  if (kvc_cuda_open(nullptr, &error) != KVC_OK ||
-      kvc_manager_create(&config, nullptr, &manager, &error) != KVC_OK ||
-      kvc_device_stream_create(manager, &stream, &error) != KVC_OK) {
+  config.copies = KVC_COPY_PUBLISHED;
+  if (elastic) config.max_blocks = 64;
+  Inherited of;
+  uint64_t address = 0;
+  void* const fake = dlopen("libcuda.so.1", RTLD_NOW);
+  if (fake == nullptr) return 1;
+  of.driver_calls = reinterpret_cast<uint64_t (*)(const char*)>(dlsym(fake, "fakecuda_calls"));
+  if (of.driver_calls == nullptr || kvc_cuda_open(nullptr, &error) != KVC_OK ||
+      kvc_manager_create(&config, nullptr, &of.manager, &error) != KVC_OK ||
+      kvc_device_stream_create(of.manager, &of.stream, &error) != KVC_OK ||
+      kvc_device_table_create(of.manager, 2, 4, -1, 64, &of.table, &address, &error) != KVC_OK) {
     std::printf("%s\n", error.message);
     return 1;
   }
   const pid_t child = fork();
-  if (child == 0) _exit(InChild(manager));
+  if (child == 0) {
+    alarm(60);
+    _exit(InChild(of));
+  }
   int status = 0;
   const bool ended = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status);
   std::printf("child %d\n", ended ? WEXITSTATUS(status) : -1);
   // The parent's is as it was.
-  if (kvc_device_stream_create(manager, &stream, &error) != KVC_OK) return 1;
-  return kvc_manager_destroy(manager, &error) == KVC_OK ? 0 : 1;
+  uint64_t stream = 0;
+  if (kvc_device_stream_create(of.manager, &stream, &error) != KVC_OK) return 1;
+  return kvc_manager_destroy(of.manager, &error) == KVC_OK ? 0 : 1;
 }
 
 }  // namespace
@@ -239,7 +277,8 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "fork") == 0) failed = Fork();
     if (std::strcmp(argv[i], "opening") == 0) failed = Opening();
     if (std::strcmp(argv[i], "host") == 0) failed = Host();
-    if (std::strcmp(argv[i], "forked") == 0) failed = Forked();
+    if (std::strcmp(argv[i], "forked") == 0) failed = Forked(false);
+    if (std::strcmp(argv[i], "forked_elastic") == 0) failed = Forked(true);
     if (failed != 0) return 1;
   }
   return 0;

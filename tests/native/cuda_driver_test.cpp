@@ -283,9 +283,11 @@ TEST(Driver, ForkedBeforeItWasOpenedIsOurs) {
 }
 
 TEST(Driver, AManagerThatAChildInheritsCanOnlyBeEndedThere) {
-  const Outcome outcome = Probe("current", "", "forked");
-  EXPECT_EQ(outcome.status, 0) << outcome.text;
-  EXPECT_EQ(outcome.text, "child 0\n");
+  for (const char* pool : {"forked", "forked_elastic"}) {
+    const Outcome outcome = Probe("current", "", pool);
+    EXPECT_EQ(outcome.status, 0) << pool << ": " << outcome.text;
+    EXPECT_EQ(outcome.text, "child 0\n") << pool;
+  }
 }
 
 TEST(Driver, IsNotCalledBeforeItIsOpened) {
